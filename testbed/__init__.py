@@ -1,0 +1,1 @@
+"""Wormhole Testbed: accelerator virtualisation by API forwarding, measured side by side."""

@@ -1,0 +1,1 @@
+"""Machines: cached artifacts, QEMU, the guest, the processes of the host server."""
