@@ -1,12 +1,15 @@
-"""The one exception type that a task turns into a clear line and exit code 1."""
+"""The one error that tasks turn into a single line and a non-zero exit code."""
 
 from __future__ import annotations
 
 
 class TestbedError(Exception):
-    """A failure that the user can understand: what failed, where, with which value; what to try."""
+    """A failure that a user can act on.
 
-    __test__ = False  # pytest would otherwise take the name for a test class
+    `what` names what failed, where and with which value; `remedy` says what to try.
+    """
+
+    __test__ = False  # not a pytest class
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)
@@ -14,4 +17,4 @@ class TestbedError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.what}\n  try: {self.remedy}" if self.remedy else self.what
+        return f"{self.what} - {self.remedy}" if self.remedy else self.what
