@@ -1,0 +1,16 @@
+"""The tasks of the testbed: each parses its arguments and calls one function."""
+
+from __future__ import annotations
+
+from invoke import Context, task
+
+from testbed.guard import guarded
+
+
+@task
+@guarded
+def generate(_: Context) -> None:
+    """Generate C code from the specs into build/generated."""
+    from testbed.protocol.generate import main
+
+    main([])
