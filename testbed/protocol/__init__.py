@@ -1,0 +1,1 @@
+"""The wire contract: specs, the generator of C code, and the Python view."""

@@ -1,0 +1,184 @@
+"""Loads and validates the YAML specs into frozen models."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from testbed.errors import TestbedError
+
+PROTOCOL_DIR = Path(__file__).resolve().parent
+SPEC_NAMES = ("wire", "core", "opencl")
+
+FIELD_BYTES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "s32": 4, "s64": 8}
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A named number of the wire contract."""
+
+    name: str
+    value: int
+    doc: str
+
+
+@dataclass(frozen=True)
+class Enum:
+    """A named set of numbers; flags and states."""
+
+    name: str
+    doc: str
+    entries: tuple[Constant, ...]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One member of a structure. `offset_bytes` is computed and asserted in C."""
+
+    name: str
+    type: str
+    count: int
+    offset_bytes: int
+    doc: str
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A structure that both sides lay over the same bytes."""
+
+    name: str
+    doc: str
+    fields: tuple[Field, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Everything in wire.yaml."""
+
+    version: int
+    constants: tuple[Constant, ...]
+    enums: tuple[Enum, ...]
+    structs: tuple[Struct, ...]
+
+    def constant(self, name: str) -> int:
+        """Value of a constant; KeyError if the contract has none of that name."""
+        for entry in self.constants:
+            if entry.name == name:
+                return entry.value
+        raise KeyError(name)
+
+
+def spec_path(name: str) -> Path:
+    """Path of a spec that belongs to the repository."""
+    return PROTOCOL_DIR / f"{name}.yaml"
+
+
+def read_spec(path: Path, schema_name: str) -> dict[str, Any]:
+    """Reads a YAML spec and checks it against its schema.
+
+    Raises TestbedError naming file and path inside it.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TestbedError(f"cannot read spec {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise TestbedError(f"spec {path} is not valid YAML: {error}") from error
+    schema_path = PROTOCOL_DIR / "schema" / f"{schema_name}.json"
+    schema = json.loads(schema_path.read_text(encoding="utf-8"))
+    validator = jsonschema.Draft202012Validator(schema)
+    errors = sorted(validator.iter_errors(data), key=lambda e: [str(p) for p in e.absolute_path])
+    if errors:
+        first = jsonschema.exceptions.best_match(errors)
+        where = _where(data, first.absolute_path)
+        raise TestbedError(
+            f"{path.name}: {where}: {first.message}",
+            f"see testbed/protocol/schema/{schema_name}.json",
+        )
+    assert isinstance(data, dict)
+    return data
+
+
+def _where(data: Any, path: Any) -> str:
+    """Path of an error, with the names of list entries where they have one."""
+    text = "$"
+    here = data
+    for part in path:
+        here = here[part]
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+        if isinstance(part, int) and isinstance(here, dict) and "name" in here:
+            text += f"({here['name']})"
+    return text
+
+
+def load_wire(path: Path | None = None) -> Wire:
+    """Loads wire.yaml; raises TestbedError on misaligned fields and duplicate names."""
+    path = path or spec_path("wire")
+    data = read_spec(path, "wire")
+    structs = tuple(_load_struct(path, entry) for entry in data["structs"])
+    wire = Wire(
+        version=data["version"],
+        constants=tuple(_constant(entry) for entry in data["constants"]),
+        enums=tuple(
+            Enum(e["name"], e.get("doc", ""), tuple(_constant(v) for v in e["entries"]))
+            for e in data["enums"]
+        ),
+        structs=structs,
+    )
+    for what, names in (
+        ("constants", [c.name for c in wire.constants]),
+        ("enums", [e.name for e in wire.enums]),
+        ("structs", [s.name for s in wire.structs]),
+    ):
+        _refuse_duplicates(path, f"$.{what}", names)
+    return wire
+
+
+def _constant(entry: dict[str, Any]) -> Constant:
+    return Constant(entry["name"], entry["value"], entry.get("doc", ""))
+
+
+def _refuse_duplicates(path: Path, where: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise TestbedError(f"{path.name}: {where}: {name!r} is defined twice", "rename one")
+
+
+def _load_struct(path: Path, entry: dict[str, Any]) -> Struct:
+    offset = 0
+    largest = 1
+    fields = []
+    for field in entry["fields"]:
+        unit = FIELD_BYTES[field["type"]]
+        count = field.get("count", 1)
+        if offset % unit != 0:
+            raise TestbedError(
+                f"{path.name}: $.structs({entry['name']}).fields({field['name']}): offset {offset} "
+                f"is not a multiple of {unit}",
+                "write the padding out",
+            )
+        fields.append(Field(field["name"], field["type"], count, offset, field.get("doc", "")))
+        offset += unit * count
+        largest = max(largest, unit)
+    if offset % largest != 0:
+        raise TestbedError(
+            f"{path.name}: $.structs({entry['name']}): size {offset} is not a multiple of {largest}",
+            "write the padding at the end out",
+        )
+    _refuse_duplicates(path, f"$.structs({entry['name']})", [f.name for f in fields])
+    return Struct(entry["name"], entry.get("doc", ""), tuple(fields), offset)
+
+
+def spec_hash() -> int:
+    """First 8 bytes of the SHA-256 over all specs, little endian; both sides compare it."""
+    digest = hashlib.sha256()
+    for name in SPEC_NAMES:
+        digest.update(name.encode() + b"\0" + spec_path(name).read_bytes() + b"\0")
+    return int.from_bytes(digest.digest()[:8], "little")
