@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
-from invoke import Collection, Program
+from invoke.collection import Collection
+from invoke.program import Program
 
 _command: tuple[str, ...] = ()
 
@@ -15,7 +17,7 @@ def command_after_dashes() -> list[str]:
     return list(_command)
 
 
-class _Inv(Program):  # type: ignore[misc]
+class _Inv(Program):
     """`./inv` without arguments lists the tasks instead of failing."""
 
     def no_tasks_given(self) -> None:
@@ -30,6 +32,9 @@ def main(argv: list[str] | None = None) -> None:
         at = words.index("--")
         words, rest = words[:at], words[at + 1 :]
         _command = tuple(rest)
+    if "--debug" in words:
+        words.remove("--debug")
+        os.environ["WORMHOLE_DEBUG"] = "1"
     words[0] = "inv"
     namespace = Collection.from_module(import_module("tasks"))
     _Inv(namespace=namespace, name="inv", binary="./inv").run(words)

@@ -22,7 +22,7 @@ def _unwind(signal_number: int, _frame: FrameType | None) -> NoReturn:
 def guarded(task: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a task body: `error: what - remedy` on stderr and status 1 instead of a traceback.
 
-    `WORMHOLE_DEBUG=1` (or the task's `--debug`) shows the traceback. Ctrl-C gives status 130,
+    `./inv --debug TASK` (or `WORMHOLE_DEBUG=1`) shows the traceback. Ctrl-C gives status 130,
     SIGTERM 143, SIGHUP 129, each after everything that was started has been ended.
     """
 
@@ -30,8 +30,6 @@ def guarded(task: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _unwind)
-        if kwargs.pop("debug", False):
-            os.environ["WORMHOLE_DEBUG"] = "1"
         try:
             return task(*args, **kwargs)
         except TestbedError as error:

@@ -1,0 +1,210 @@
+"""`./inv doctor`: what this machine can do, and the command that mends each lack."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DISK_NEEDED_GIB = 6.0
+MEMORY_NEEDED_GIB = 3.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `ok` None: neither good nor bad, only worth knowing."""
+
+    name: str
+    ok: bool | None
+    value: str
+    remedy: str = ""
+
+
+def examine() -> list[Finding]:
+    """Every finding, in the order of the report. A probe that fails becomes a finding itself."""
+    probes: list[tuple[str, Callable[[], list[Finding]]]] = [
+        ("system", _system),
+        ("packages", _packages),
+        ("OpenCL on the host", _opencl),
+        ("acceleration", _kvm),
+        ("network", _network),
+        ("artifacts", _artifacts),
+        ("worker's jail", _jail),
+    ]
+    findings: list[Finding] = []
+    for name, probe in probes:
+        try:
+            findings += probe()
+        except Exception as error:
+            # A doctor that dies of one organ helps nobody.
+            findings.append(Finding(name, False, f"{type(error).__name__}: {error}"))
+    return findings
+
+
+def run_doctor(as_json: bool) -> None:
+    """Print the report; lacks do not make the task fail, since many tasks work without."""
+    findings = examine()
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        return
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        sign = {True: "ok  ", False: "LACK", None: "    "}[finding.ok]
+        print(f"{sign} {finding.name:<{width}}  {finding.value}")
+        if finding.remedy and finding.ok is not True:
+            print(f"     {'':<{width}}  -> {finding.remedy}")
+
+
+def _system() -> list[Finding]:
+    cores = len(os.sched_getaffinity(0))
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cache = _cache_dir()
+    probe_at = next(path for path in (cache, *cache.parents) if path.exists())
+    free_gib = shutil.disk_usage(probe_at).free / 2**30
+    system = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    return [
+        Finding("system", platform.machine() == "x86_64", f"{system}, {platform.machine()}"),
+        Finding("kernel", None, platform.release()),
+        Finding("container", None, _container() or "no"),
+        Finding(
+            "cores",
+            cores >= 2,
+            str(cores),
+            "two cores are the least: client and worker run at once",
+        ),
+        Finding(
+            "memory",
+            memory_gib >= MEMORY_NEEDED_GIB,
+            f"{memory_gib:.1f} GiB",
+            f"guests need about {MEMORY_NEEDED_GIB:.0f} GiB in all",
+        ),
+        Finding(
+            "disk for artifacts",
+            free_gib >= DISK_NEEDED_GIB,
+            f"{free_gib:.1f} GiB free at {cache}",
+            f"{DISK_NEEDED_GIB:.0f} GiB are needed: set WORMHOLE_CACHE to a roomier place",
+        ),
+        Finding(
+            "root",
+            os.geteuid() == 0,
+            "yes" if os.geteuid() == 0 else f"no (uid {os.geteuid()})",
+            "run as root for the full jail of workers; process placement works without",
+        ),
+    ]
+
+
+def _packages() -> list[Finding]:
+    lines = (ROOT / "testbed" / "packages.txt").read_text().splitlines()
+    groups: dict[str, list[str]] = {}
+    for line in lines:
+        if line and not line.startswith("#"):
+            group, package, *_ = line.split()
+            groups.setdefault(group, []).append(package)
+    findings = []
+    for group, packages in groups.items():
+        lacking = [package for package in packages if not _installed(package)]
+        findings.append(
+            Finding(
+                f"packages: {group}",
+                not lacking,
+                "all there" if not lacking else "missing: " + " ".join(lacking),
+                "apt-get install --no-install-recommends " + " ".join(lacking),
+            )
+        )
+    return findings
+
+
+def _installed(package: str) -> bool:
+    query = ["dpkg-query", "-W", "-f=${Status}", package]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=20)
+    except FileNotFoundError:
+        return False
+    return "ok installed" in done.stdout
+
+
+def _opencl() -> list[Finding]:
+    """Platforms that the host's loader shows, asked in a process of its own."""
+    if ctypes.util.find_library("OpenCL") is None:
+        remedy = "apt-get install ocl-icd-libopencl1 pocl-opencl-icd"
+        return [Finding("OpenCL on the host", False, "no loader", remedy)]
+    if shutil.which("clinfo") is None:
+        return [Finding("OpenCL on the host", None, "clinfo is missing", "apt-get install clinfo")]
+    done = subprocess.run(["clinfo", "-l"], capture_output=True, text=True, timeout=60)
+    lines = [line.strip(" `-") for line in done.stdout.splitlines() if line.strip()]
+    return [
+        Finding(
+            "OpenCL on the host",
+            bool(lines),
+            "; ".join(lines) or "no platform",
+            "apt-get install pocl-opencl-icd",
+        )
+    ]
+
+
+def _kvm() -> list[Finding]:
+    from testbed.machine.probe import kvm_works
+
+    verdict = kvm_works()
+    remedy = "" if verdict.works else "nothing to do: guests run under TCG, slower, ratios hold"
+    return [Finding("KVM", verdict.works or None, verdict.reason, remedy)]
+
+
+def _network() -> list[Finding]:
+    tap = os.access("/dev/net/tun", os.R_OK | os.W_OK)
+    return [
+        Finding(
+            "TAP",
+            tap or None,
+            "/dev/net/tun usable" if tap else "/dev/net/tun not usable: user networking",
+        )
+    ]
+
+
+def _artifacts() -> list[Finding]:
+    cache = _cache_dir()
+    built = sorted(path.name for path in cache.iterdir() if path.is_dir()) if cache.exists() else []
+    value = f"{len(built)} in {cache}" if built else f"none yet in {cache}"
+    return [Finding("artifacts", None, value, "" if built else "./inv reproduce builds them")]
+
+
+def _jail() -> list[Finding]:
+    from testbed.machine.host_server import jail_report
+
+    report = jail_report()
+    reached = [name for name, state in report.items() if state == "reached"]
+    lacking = [f"{name} ({state})" for name, state in report.items() if state != "reached"]
+    value = "reached: " + ", ".join(reached)
+    if lacking:
+        value += "; not reached: " + ", ".join(lacking)
+    return [Finding("worker's jail", not lacking or None, value)]
+
+
+def _container() -> str:
+    """The kind of container this runs in, or an empty string."""
+    if Path("/.dockerenv").exists():
+        return "docker"
+    if Path("/run/.containerenv").exists():
+        return "podman"
+    environ = Path("/proc/1/environ")
+    try:
+        for item in environ.read_bytes().split(b"\0"):
+            if item.startswith(b"container="):
+                return item.partition(b"=")[2].decode()
+    except OSError:
+        pass
+    return ""
+
+
+def _cache_dir() -> Path:
+    from testbed.machine.artifacts import cache_dir
+
+    return cache_dir()
