@@ -84,6 +84,12 @@ def parse(text: str, path: Path) -> Section:
         ) from error
 
 
+def nearest(word: str, known: Sequence[str]) -> str | None:
+    """The known word that was probably meant, or None if none is close."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return found[0] if found else None
+
+
 class Section:
     """A mapping of a YAML file, read key by key.
 
@@ -319,9 +325,9 @@ class Section:
         """Reject the first key that no getter asked for, naming the nearest one that was."""
         for key in self._nodes:
             if key not in self._known:
-                near = difflib.get_close_matches(key, list(self._known), n=1, cutoff=0.5)
+                near = nearest(key, list(self._known))
                 remedy = (
-                    f"did you mean `{near[0]}`?"
+                    f"did you mean `{near}`?"
                     if near
                     else f"valid keys here: {', '.join(sorted(self._known))}"
                 )
@@ -406,8 +412,8 @@ class Section:
     def _check_choice(self, key: str, value: str, allowed: Sequence[str]) -> None:
         if value in allowed:
             return
-        near = difflib.get_close_matches(value, list(allowed), n=1, cutoff=0.5)
-        remedy = f"did you mean `{near[0]}`?" if near else f"one of: {', '.join(allowed)}"
+        near = nearest(value, allowed)
+        remedy = f"did you mean `{near}`?" if near else f"one of: {', '.join(allowed)}"
         raise self.error(key, f"has the unknown value `{value}`", remedy)
 
     def _check_distinct(self, key: str, items: Sequence[str]) -> None:

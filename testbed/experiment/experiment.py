@@ -1,0 +1,300 @@
+"""The model of an experiment: which workloads run under which systems, where, and how often.
+
+An experiment is a YAML file under `workloads/experiments/`:
+
+    name: quick
+    doc: What the experiment shows, in a sentence.
+    seed: 2020
+    baseline: tcp-sync
+    systems:
+      - native
+      - wormhole
+      - {name: wormhole-spin0, preset: wormhole, spin_us: 0}
+      - tcp-sync
+    ladder: [tcp-sync, wormhole-sync, wormhole]
+    parts:
+      - form: replay
+        workloads: [lenet-digits]
+        placements: [process, guest]
+        rounds: 5
+        warmup_rounds: 1
+      - form: application
+        workloads: [{name: lenet-digits, batch: 8, steps: 20}]
+        placements: [process]
+        rounds: 1
+
+A part runs its workloads under its systems (the experiment's, if it names none) once a round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from testbed import yamlfile
+from testbed.errors import TestbedError
+
+FORMS = ("application", "replay")
+PLACEMENTS = ("process", "guest")
+RESTARTS = ("round", "trial", "part")
+
+ROUNDS_LIMIT = 1000
+STEPS_LIMIT = 1_000_000
+BATCH_LIMIT = 1 << 16
+TIMEOUT_LIMIT_S = 24 * 3600
+SPIN_LIMIT_US = 10_000_000
+
+DEFAULT_TRIAL_TIMEOUT_S = 600
+DEFAULT_BOOT_TIMEOUT_S = 180
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+#: Switches that an experiment may override in a system, with the values that each takes.
+SWITCH_CHOICES: dict[str, tuple[str, ...]] = {
+    "transport": ("shm", "tcp"),
+    "notifications": ("adaptive", "always"),
+}
+SWITCH_FLAGS = ("oneway", "local")
+
+
+@dataclass(frozen=True)
+class SystemChoice:
+    """A system of the comparison: a preset and the switches that differ from it."""
+
+    name: str
+    preset: str
+    overrides: tuple[tuple[str, str | int | bool], ...] = ()
+
+    @property
+    def is_native(self) -> bool:
+        """The application on the host with the vendor's library, no forwarding."""
+        return self.preset == "native"
+
+
+@dataclass(frozen=True)
+class WorkloadChoice:
+    """A workload by name; `batch` and `steps` replace the workload's own where given."""
+
+    name: str
+    batch: int | None = None
+    steps: int | None = None
+
+    @property
+    def label(self) -> str:
+        """A name that tells two variants of one workload apart."""
+        words = [self.name]
+        if self.batch is not None:
+            words.append(f"b{self.batch}")
+        if self.steps is not None:
+            words.append(f"s{self.steps}")
+        return "-".join(words)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One comparison of an experiment: a form, crossed with workloads, systems and placements."""
+
+    name: str
+    form: str
+    workloads: tuple[WorkloadChoice, ...]
+    systems: tuple[SystemChoice, ...]
+    placements: tuple[str, ...]
+    rounds: int
+    warmup_rounds: int
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment file, checked."""
+
+    path: Path
+    name: str
+    doc: str
+    seed: int
+    baseline: str
+    systems: tuple[SystemChoice, ...]
+    ladder: tuple[str, ...]
+    parts: tuple[Part, ...]
+    restart_guest: str
+    trial_timeout_s: int
+    boot_timeout_s: int
+    minimum_effect: float
+    sha256: str = field(repr=False, default="")
+
+
+def load_experiment(path: Path, presets: Sequence[str]) -> Experiment:
+    """Read and check an experiment file; `presets` are the names of the known systems.
+
+    Raises TestbedError naming file, line and key.
+    """
+    section = yamlfile.load(path)
+    experiment = parse_experiment(section, presets)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return replace(experiment, sha256=digest)
+
+
+def parse_experiment(section: yamlfile.Section, presets: Sequence[str]) -> Experiment:
+    """Build an Experiment from its YAML; see `load_experiment`."""
+    name = _name(section, "name")
+    doc = section.text("doc", "")
+    seed = section.integer("seed", minimum=0)
+    systems = _systems(section, presets)
+    names = [system.name for system in systems]
+    baseline = section.choice("baseline", names)
+    ladder = section.texts("ladder", (), allowed=names)
+    restart_guest = section.choice("restart_guest", RESTARTS, "round")
+    trial_timeout_s = section.integer(
+        "trial_timeout_s", DEFAULT_TRIAL_TIMEOUT_S, minimum=1, maximum=TIMEOUT_LIMIT_S
+    )
+    boot_timeout_s = section.integer(
+        "boot_timeout_s", DEFAULT_BOOT_TIMEOUT_S, minimum=1, maximum=TIMEOUT_LIMIT_S
+    )
+    minimum_effect = section.number("minimum_effect", 0.02, minimum=0.0, maximum=1.0)
+    parts = tuple(_part(part, systems) for part in section.sections("parts"))
+    section.finish()
+    if not parts:
+        raise section.error("parts", "is empty", "describe at least one part")
+    for index, part in enumerate(parts):
+        if part.name in [other.name for other in parts[:index]]:
+            raise section.error("parts", f"has two parts named `{part.name}`", "name them apart")
+    return Experiment(
+        path=section.path,
+        name=name,
+        doc=doc,
+        seed=seed,
+        baseline=baseline,
+        systems=systems,
+        ladder=ladder,
+        parts=parts,
+        restart_guest=restart_guest,
+        trial_timeout_s=trial_timeout_s,
+        boot_timeout_s=boot_timeout_s,
+        minimum_effect=minimum_effect,
+    )
+
+
+def find_experiment(name_or_path: str, folder: Path) -> Path:
+    """The file of an experiment given by path, or by name in `folder`.
+
+    Raises TestbedError that lists what there is.
+    """
+    for candidate in (Path(name_or_path), folder / f"{name_or_path}.yaml"):
+        if candidate.is_file():
+            return candidate
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    raise TestbedError(
+        f"there is no experiment `{name_or_path}` in {folder}",
+        f"one of: {', '.join(known)}, or the path of a YAML file" if known else "give a path",
+    )
+
+
+def _systems(section: yamlfile.Section, presets: Sequence[str]) -> tuple[SystemChoice, ...]:
+    systems: list[SystemChoice] = []
+    for item in section.texts_or_sections("systems"):
+        if isinstance(item, str):
+            _check_preset(section, "systems", item, presets)
+            system = SystemChoice(name=item, preset=item)
+        else:
+            system = _system(item, presets)
+        if system.name in [other.name for other in systems]:
+            raise section.error("systems", f"lists `{system.name}` twice", "name them apart")
+        systems.append(system)
+    if not systems:
+        raise section.error("systems", "is empty", f"known: {', '.join(presets)}")
+    return tuple(systems)
+
+
+def _system(section: yamlfile.Section, presets: Sequence[str]) -> SystemChoice:
+    name = _name(section, "name")
+    preset = section.text("preset", name)
+    _check_preset(section, "preset", preset, presets)
+    overrides: list[tuple[str, str | int | bool]] = []
+    for switch, allowed in SWITCH_CHOICES.items():
+        word = section.choice(switch, allowed, None)
+        if word is not None:
+            overrides.append((switch, word))
+    for switch in SWITCH_FLAGS:
+        flag = section.boolean(switch, None)
+        if flag is not None:
+            overrides.append((switch, flag))
+    spin_us = section.integer("spin_us", None, minimum=0, maximum=SPIN_LIMIT_US)
+    if spin_us is not None:
+        overrides.append(("spin_us", spin_us))
+    section.finish()
+    if name in presets and name != preset:
+        raise section.error("name", f"`{name}` is the name of another preset", "choose another")
+    if overrides and name in presets:
+        raise section.error(
+            "name", f"`{name}` would hide the preset of that name", f"call it `{name}-...`"
+        )
+    if overrides and preset == "native":
+        raise section.error("preset", "native has no switches", "leave them out")
+    return SystemChoice(name=name, preset=preset, overrides=tuple(overrides))
+
+
+def _check_preset(section: yamlfile.Section, key: str, name: str, presets: Sequence[str]) -> None:
+    if name not in presets:
+        near = yamlfile.nearest(name, presets)
+        remedy = f"did you mean `{near}`?" if near else f"known: {', '.join(presets)}"
+        raise section.error(key, f"names the unknown system `{name}`", remedy)
+
+
+def _part(section: yamlfile.Section, systems: Sequence[SystemChoice]) -> Part:
+    form = section.choice("form", FORMS)
+    part = Part(
+        form=form,
+        name=_name(section, "name", form),
+        workloads=_workloads(section),
+        systems=_part_systems(section, systems),
+        placements=section.texts("placements", allowed=PLACEMENTS),
+        rounds=section.integer("rounds", minimum=1, maximum=ROUNDS_LIMIT),
+        warmup_rounds=section.integer("warmup_rounds", 0, minimum=0, maximum=ROUNDS_LIMIT),
+    )
+    section.finish()
+    if not part.placements:
+        raise section.error("placements", "is empty", f"one of: {', '.join(PLACEMENTS)}")
+    return part
+
+
+def _part_systems(
+    section: yamlfile.Section, systems: Sequence[SystemChoice]
+) -> tuple[SystemChoice, ...]:
+    wanted = section.texts("systems", None, allowed=[system.name for system in systems])
+    if wanted is None:
+        return tuple(systems)
+    by_name = {system.name: system for system in systems}
+    return tuple(by_name[name] for name in wanted)
+
+
+def _workloads(section: yamlfile.Section) -> tuple[WorkloadChoice, ...]:
+    found: list[WorkloadChoice] = []
+    for item in section.texts_or_sections("workloads"):
+        if isinstance(item, str):
+            choice = WorkloadChoice(item)
+        else:
+            choice = WorkloadChoice(
+                name=item.text("name"),
+                batch=item.integer("batch", None, minimum=1, maximum=BATCH_LIMIT),
+                steps=item.integer("steps", None, minimum=2, maximum=STEPS_LIMIT),
+            )
+            item.finish()
+        if choice in found:
+            raise section.error("workloads", f"lists `{choice.label}` twice", "keep one of them")
+        found.append(choice)
+    if not found:
+        raise section.error("workloads", "is empty", "name at least one workload")
+    return tuple(found)
+
+
+def _name(section: yamlfile.Section, key: str, default: Any = yamlfile.REQUIRED) -> str:
+    """A name that is safe in paths and trial ids."""
+    name: str = (
+        section.text(key, default) if default is not yamlfile.REQUIRED else section.text(key)
+    )
+    if not _NAME.fullmatch(name):
+        raise section.error(key, f"is `{name}`", "use a-z, 0-9, `.`, `_` and `-`, 64 at most")
+    return name

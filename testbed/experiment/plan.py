@@ -1,0 +1,140 @@
+"""The plan of an experiment: which trial runs when.  Pure; the same experiment gives the same plan.
+
+Systems are interleaved in rounds.  The order within a round is shuffled by a generator seeded with
+the experiment's seed and the round's own name, so that a plan with more rounds begins with the plan
+with fewer, and a resumed run goes on in the order it would have had.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from testbed.experiment.experiment import Experiment, Part, SystemChoice, WorkloadChoice
+
+#: Rough seconds for the estimate of a dry run, before anything was measured.
+ESTIMATE_PROCESS_S = {"application": 12.0, "replay": 6.0}
+ESTIMATE_GUEST_S = {"application": 120.0, "replay": 15.0}
+ESTIMATE_BOOT_S = 25.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of one workload under one system in one place.
+
+    `id` is stable: it depends on what the trial is, not on when it runs.  Trials of one `vm` share
+    a guest, which is booted for the first of them; it is empty where no guest is needed.
+    """
+
+    id: str
+    part: str
+    form: str
+    workload: WorkloadChoice
+    system: SystemChoice
+    placement: str
+    round: int
+    warmup: bool
+    vm: str
+    timeout_s: int
+
+    @property
+    def in_guest(self) -> bool:
+        """Whether the client runs in a guest (native never does)."""
+        return bool(self.vm)
+
+
+def make_plan(
+    experiment: Experiment, accelerator: str, placements: Sequence[str] | None = None
+) -> tuple[Trial, ...]:
+    """All trials of an experiment in their order; `placements` restricts them if given.
+
+    `accelerator` is kvm or tcg: native is measured beside guests only where the guest runs on the
+    processor itself, because a ratio to emulated code says nothing about forwarding.
+    """
+    wanted = ("process", "guest") if placements is None else tuple(placements)
+    trials: list[Trial] = []
+    for placement in ("process", "guest"):
+        if placement not in wanted:
+            continue
+        for part in experiment.parts:
+            if placement in part.placements:
+                trials.extend(_part_trials(experiment, part, placement, accelerator))
+    return tuple(trials)
+
+
+def vm_sessions(trials: Iterable[Trial]) -> tuple[str, ...]:
+    """The guests that will be booted, in order."""
+    return tuple(dict.fromkeys(trial.vm for trial in trials if trial.vm))
+
+
+def estimate_s(trials: Sequence[Trial]) -> float:
+    """A rough time for the trials in seconds, for a dry run."""
+    total_s = ESTIMATE_BOOT_S * len(vm_sessions(trials))
+    for trial in trials:
+        table = ESTIMATE_GUEST_S if trial.in_guest else ESTIMATE_PROCESS_S
+        total_s += table[trial.form]
+    return total_s
+
+
+def describe(experiment: Experiment, trials: Sequence[Trial]) -> str:
+    """The plan as text: what `--dry-run` prints."""
+    boots = len(vm_sessions(trials))
+    lines = [
+        f"{experiment.name}: {len(trials)} trials, {boots} guest boots, "
+        f"about {estimate_s(trials) / 60:.0f} min (seed {experiment.seed})"
+    ]
+    lines += [
+        f"{index:5d}  {trial.id}{'  (warm-up)' if trial.warmup else ''}"
+        for index, trial in enumerate(trials, start=1)
+    ]
+    return "\n".join(lines)
+
+
+def _part_trials(
+    experiment: Experiment, part: Part, placement: str, accelerator: str
+) -> Iterable[Trial]:
+    cells = [
+        (workload, system)
+        for workload in part.workloads
+        for system in part.systems
+        if placement == "process" or not system.is_native or accelerator == "kvm"
+    ]
+    for number in range(1 - part.warmup_rounds, part.rounds + 1):
+        order = list(cells)
+        random.Random(f"{experiment.seed}/{part.name}/{placement}/{number}").shuffle(order)
+        for workload, system in order:
+            yield _trial(experiment, part, placement, number, workload, system)
+
+
+def _trial(
+    experiment: Experiment,
+    part: Part,
+    placement: str,
+    number: int,
+    workload: WorkloadChoice,
+    system: SystemChoice,
+) -> Trial:
+    warmup = number < 1
+    # Warm-up rounds are numbered w01, w02 ... in the order in which they run.
+    label = f"w{number + part.warmup_rounds:02d}" if warmup else f"r{number:02d}"
+    trial_id = f"{part.name}/{placement}/{label}/{workload.label}/{system.name}"
+    vm = ""
+    if placement == "guest" and not system.is_native:
+        vm = {
+            "part": f"{part.name}",
+            "round": f"{part.name}/{label}",
+            "trial": trial_id,
+        }[experiment.restart_guest]
+    return Trial(
+        id=trial_id,
+        part=part.name,
+        form=part.form,
+        workload=workload,
+        system=system,
+        placement=placement,
+        round=number,
+        warmup=warmup,
+        vm=vm,
+        timeout_s=experiment.trial_timeout_s,
+    )

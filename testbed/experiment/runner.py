@@ -1,0 +1,188 @@
+"""Runs a plan: each trial once, in order, each recorded before the next begins.
+
+The runner knows nothing of servers and guests: it hands each trial to an executor and records what
+comes back.  A trial that fails is recorded and the run goes on; an interruption ends what is
+running, records nothing of it, and the run can be resumed.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from testbed.errors import TestbedError
+from testbed.experiment.plan import Trial, estimate_s
+from testbed.experiment.record import RunDirectory, TrialResult
+from testbed.progress import format_duration
+
+#: A run whose trials all fail is a broken set-up, not a measurement: stop after this many in a row.
+FAILURES_IN_A_ROW_LIMIT = 6
+
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TrialFiles:
+    """Where an executor puts what its programs print."""
+
+    log_directory: Path
+
+
+@dataclass(frozen=True)
+class TrialOutcome:
+    """What an executor gives back: the result and the raw events it came from."""
+
+    result: TrialResult
+    events: Sequence[Event]
+    noise: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TrialExecutor(Protocol):
+    """Runs trials.  `run` ends everything that the trial started before it returns or raises.
+
+    Trials that share a guest (`trial.vm`) come one after another; `close` ends the last guest.
+    TestbedError from `run` means that this trial failed.
+    """
+
+    def run(self, trial: Trial, files: TrialFiles) -> TrialOutcome: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Counts of a finished run."""
+
+    ran: int
+    skipped: int
+    by_status: Mapping[str, int]
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    executor: TrialExecutor,
+    run: RunDirectory,
+    say: Callable[[str], None],
+) -> Summary:
+    """Run the trials that the run does not have yet; returns what happened.
+
+    Raises TestbedError when nothing can work any more (full disk, every trial failing).  Whatever
+    is raised, the executor is closed first.
+    """
+    finished = run.finished_ids()
+    waiting = [trial for trial in trials if trial.id not in finished]
+    skipped = len(trials) - len(waiting)
+    if skipped:
+        say(f"{skipped} of {len(trials)} trials are in the record already")
+    counts: dict[str, int] = {}
+    in_a_row = 0
+    estimate = _Estimate()
+    try:
+        for index, trial in enumerate(waiting):
+            outcome = _run_one(trial, executor, run)
+            _record(trial, outcome, run)
+            result = outcome.result
+            counts[result.status] = counts.get(result.status, 0) + 1
+            in_a_row = 0 if result.status == "ok" else in_a_row + 1
+            estimate.add(trial, result.wall_s)
+            left_s = estimate.left_s(waiting[index + 1 :])
+            say(_progress_line(skipped + index + 1, len(trials), trial, outcome, left_s))
+            if in_a_row >= FAILURES_IN_A_ROW_LIMIT and counts.get("ok", 0) == 0:
+                raise TestbedError(
+                    f"the first {in_a_row} trials all failed, the last with: {result.detail}",
+                    f"see {run.path / 'logs'}; mend the cause, then go on with --resume",
+                )
+    finally:
+        executor.close()
+    return Summary(ran=len(waiting), skipped=skipped, by_status=counts)
+
+
+def _run_one(trial: Trial, executor: TrialExecutor, run: RunDirectory) -> TrialOutcome:
+    logs = run.log_directory(trial.id)
+    begin_s = time.monotonic()
+    try:
+        return executor.run(trial, TrialFiles(logs))
+    except TestbedError as error:
+        wall_s = time.monotonic() - begin_s
+        detail = str(error)
+    except Exception as error:
+        # A fault of ours in one trial must not lose the trials that follow; its trace is kept.
+        wall_s = time.monotonic() - begin_s
+        (logs / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        detail = f"{type(error).__name__}: {error}"
+    return TrialOutcome(TrialResult("failed", detail=detail, wall_s=wall_s), events=[])
+
+
+def _record(trial: Trial, outcome: TrialOutcome, run: RunDirectory) -> None:
+    result = outcome.result
+    events = run.append_events(trial.id, outcome.events)
+    run.append_trial(
+        {
+            "id": trial.id,
+            "part": trial.part,
+            "form": trial.form,
+            "workload": trial.workload.label,
+            "system": trial.system.name,
+            "placement": trial.placement,
+            "round": trial.round,
+            "warmup": trial.warmup,
+            "vm": trial.vm,
+            "status": result.status,
+            "detail": result.detail,
+            "wall_s": round(result.wall_s, 3),
+            "ended_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "metrics": dict(result.metrics),
+            "noise": dict(outcome.noise),
+            **dict(outcome.extra),
+            "events": str(events.relative_to(run.path)),
+            "logs": str((run.path / "logs" / events.stem).relative_to(run.path)),
+        }
+    )
+
+
+def _progress_line(
+    number: int, total: int, trial: Trial, outcome: TrialOutcome, left_s: float
+) -> str:
+    result = outcome.result
+    rate = result.metrics.get("steps_per_s")
+    parts = [f"[{number}/{total}] {trial.id}: {result.status}"]
+    if isinstance(rate, int | float):
+        parts.append(f"{rate:.2f} steps/s")
+    if result.status != "ok" and result.detail:
+        parts.append(result.detail)
+    if outcome.noise.get("noisy"):
+        parts.append("noisy")
+    if number < total:
+        parts.append(f"about {format_duration(left_s)} left")
+    return ", ".join(parts)
+
+
+class _Estimate:
+    """Time left: the mean of like trials seen so far, or the plan's guess scaled by the pace."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str, str], list[float]] = {}
+        self._planned_s = 0.0
+        self._real_s = 0.0
+
+    def add(self, trial: Trial, wall_s: float) -> None:
+        self._seen.setdefault(self._kind(trial), []).append(wall_s)
+        self._planned_s += estimate_s([trial])
+        self._real_s += wall_s
+
+    def left_s(self, trials: Sequence[Trial]) -> float:
+        total_s = 0.0
+        pace = self._real_s / self._planned_s if self._planned_s > 0 else 1.0
+        for trial in trials:
+            seen = self._seen.get(self._kind(trial))
+            total_s += sum(seen) / len(seen) if seen else pace * estimate_s([trial])
+        return total_s
+
+    @staticmethod
+    def _kind(trial: Trial) -> tuple[str, str, str]:
+        return trial.part, trial.placement, trial.system.name
