@@ -1,0 +1,320 @@
+"""The supervisor: serves one VM's device, host processes over a Unix socket, or TCP clients.
+
+    python -m host_server.supervisor --run-dir DIR --worker PROGRAM --backend opencl --unix PATH
+
+It prints one JSON line when it listens and ends on SIGTERM, SIGINT, or when its lifeline closes.
+Nothing remains then: workers, sockets and directories go, after kill -9 too (see state_dir.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from host_server.clients import TcpServer, UnixServer, listen_tcp, listen_unix
+from host_server.device import DeviceServer
+from host_server.layout import check_session_bytes
+from host_server.loop import Loop
+from host_server.sessions import Limits, Sessions
+from host_server.state_dir import StateDir
+from host_server.vendors import SYSTEM_VENDORS, real_vendors
+from host_server.worker_process import END_GRACE_S, WorkerSettings, log, spare_child
+from testbed.errors import TestbedError
+from testbed.protocol.wire import constant, hash_of_specs
+
+DEFAULT_SESSION_BYTES = 64 << 20
+DEFAULT_SESSION_COUNT = 8
+DEFAULT_UID_BASE = 61184
+END_LIMIT_S = END_GRACE_S + 3.0
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
+
+Server = UnixServer | TcpServer | DeviceServer
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, checked."""
+
+    run_dir: Path
+    worker: Path
+    backend: str
+    unix: Path | None
+    device: Path | None
+    tcp: tuple[str, int] | None
+    token_file: Path | None
+    log: Path | None
+    lifeline_fd: int
+    limits: Limits
+    vendors: Path
+    cache_seed: Path | None
+    state_parent: Path | None
+    uid_base: int
+    jail: bool
+    gpu: bool
+    environment: dict[str, str]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a supervisor; returns the exit status."""
+    try:
+        options = parse(sys.argv[1:] if argv is None else argv)
+        return serve(options)
+    except TestbedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: supervisor: {error}", file=sys.stderr)
+        return 1
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Read the command line. Raises TestbedError for values that cannot work."""
+    parser = argparse.ArgumentParser(prog="host_server.supervisor", description=__doc__)
+    add = parser.add_argument
+    add("--run-dir", type=Path, required=True, help="where sessions.jsonl is written")
+    add("--worker", type=Path, required=True, help="the wormhole-worker program")
+    add("--backend", choices=("opencl", "null"), required=True)
+    add("--unix", type=Path, help="socket for host processes")
+    add("--device-socket", type=Path, help="socket for QEMU's device")
+    add("--tcp", help="HOST:PORT, port 0 takes any")
+    add("--token-file", type=Path, help="the TCP secret as hex; made if missing")
+    add("--log", type=Path, help="file instead of standard error")
+    add("--lifeline-fd", type=int, default=-1, help="end when this descriptor reaches its end")
+    add("--session-bytes", type=int, default=DEFAULT_SESSION_BYTES)
+    add("--session-count", type=int, default=DEFAULT_SESSION_COUNT)
+    add("--opencl-vendors", type=Path, default=SYSTEM_VENDORS, help="directory or .icd file")
+    add("--pocl-cache-seed", type=Path, help="kernel cache that each session gets a copy of")
+    add("--state-parent", type=Path, help="where the temporary directory is made")
+    add("--uid-base", type=int, default=DEFAULT_UID_BASE, help="first user id for sessions")
+    add("--no-jail", action="store_true", help="for debugging only")
+    add("--gpu", action="store_true", help="keep GPU device files reachable for workers")
+    add("--worker-env", action="append", default=[], metavar="NAME=VALUE")
+    got = parser.parse_args(argv)
+    if not (got.unix or got.device_socket or got.tcp):
+        raise TestbedError("nothing to listen on", "give --unix, --device-socket or --tcp")
+    if got.tcp and not got.token_file:
+        raise TestbedError("--tcp needs --token-file", "give a path; the file is made if missing")
+    if not os.access(got.worker, os.X_OK):
+        raise TestbedError(f"{got.worker} is not a program", "give the path of wormhole-worker")
+    if not 1 <= got.session_count <= constant("session_count_max"):
+        raise TestbedError(
+            f"{got.session_count} sessions are not possible",
+            f"give 1 to {constant('session_count_max')}",
+        )
+    return Options(
+        run_dir=got.run_dir.absolute(),
+        worker=got.worker.absolute(),
+        backend=got.backend,
+        unix=got.unix and got.unix.absolute(),
+        device=got.device_socket and got.device_socket.absolute(),
+        tcp=_address(got.tcp) if got.tcp else None,
+        token_file=got.token_file,
+        log=got.log,
+        lifeline_fd=got.lifeline_fd,
+        limits=Limits(check_session_bytes(got.session_bytes), got.session_count),
+        vendors=got.opencl_vendors,
+        cache_seed=got.pocl_cache_seed,
+        state_parent=got.state_parent,
+        uid_base=got.uid_base,
+        jail=not got.no_jail,
+        gpu=got.gpu,
+        environment=dict(_assignment(text) for text in got.worker_env),
+    )
+
+
+def serve(options: Options) -> int:
+    """Listen, say so on standard output, run until told to end, leave nothing."""
+    options.run_dir.mkdir(parents=True, exist_ok=True)
+    vendors = real_vendors(options.vendors) if options.backend == "opencl" else {}
+    _name_process()
+    if options.log is not None:
+        _log_to(options.log)
+    with contextlib.ExitStack() as stack:
+        loop = Loop()
+        stack.callback(loop.close)
+        listeners = _listen(options)
+        for listener in listeners.values():
+            stack.callback(listener.close)
+        sockets = tuple(p for p in (options.unix, options.device) if p is not None)
+        state = stack.enter_context(StateDir(sockets, options.state_parent))
+        stack.callback(_remove, sockets)
+        spare_child(state.janitor_pid)
+        settings = WorkerSettings(
+            program=options.worker,
+            backend=options.backend,
+            state_dir=state.path,
+            uid_base=options.uid_base,
+            jail=options.jail,
+            gpu=options.gpu,
+            vendors=vendors,
+            cache_seed=options.cache_seed,
+            environment=options.environment,
+        )
+        sessions = Sessions(loop, settings, options.limits, options.run_dir)
+        servers = _servers(options, sessions, listeners)
+        stack.callback(_end, loop, sessions, servers)
+        _watch_signals(loop)
+        if options.lifeline_fd >= 0:
+            os.set_inheritable(options.lifeline_fd, False)
+            loop.watch(options.lifeline_fd, lambda: _lifeline(loop, options.lifeline_fd))
+        print(json.dumps(_announcement(options, listeners)), flush=True)
+        loop.run()
+    return 0
+
+
+def _remove(paths: tuple[Path, ...]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _listen(options: Options) -> dict[str, socket.socket]:
+    listeners: dict[str, socket.socket] = {}
+    try:
+        if options.unix is not None:
+            listeners["unix"] = listen_unix(options.unix)
+        if options.device is not None:
+            listeners["device"] = listen_unix(options.device)
+        if options.tcp is not None:
+            listeners["tcp"] = listen_tcp(*options.tcp)
+    except BaseException:
+        for listener in listeners.values():
+            listener.close()
+        if "unix" in listeners and options.unix is not None:
+            options.unix.unlink(missing_ok=True)
+        if "device" in listeners and options.device is not None:
+            options.device.unlink(missing_ok=True)
+        raise
+    return listeners
+
+
+def _servers(
+    options: Options, sessions: Sessions, listeners: dict[str, socket.socket]
+) -> list[Server]:
+    servers: list[Server] = []
+    if "unix" in listeners:
+        servers.append(UnixServer(sessions, listeners["unix"]))
+    if "device" in listeners:
+        servers.append(DeviceServer(sessions, listeners["device"]))
+    if "tcp" in listeners and options.token_file is not None:
+        token = read_token(options.token_file)
+        servers.append(TcpServer(sessions, listeners["tcp"], token))
+    return servers
+
+
+def _announcement(options: Options, listeners: dict[str, socket.socket]) -> dict[str, object]:
+    tcp = None
+    if "tcp" in listeners:
+        host, port = listeners["tcp"].getsockname()[:2]
+        tcp = f"{host}:{port}"
+    return {
+        "event": "listening",
+        "pid": os.getpid(),
+        "unix": str(options.unix) if options.unix else None,
+        "device": str(options.device) if options.device else None,
+        "tcp": tcp,
+        "token_file": str(options.token_file) if tcp else None,
+        "protocol_version": constant("protocol_version"),
+        "spec_hash": f"{hash_of_specs():016x}",
+    }
+
+
+def read_token(path: Path) -> bytes:
+    """The TCP secret from its file; a missing file is made with a random one, readable by us."""
+    size_bytes = constant("token_bytes")
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        pass
+    else:
+        with os.fdopen(fd, "w") as file:
+            file.write(secrets.token_hex(size_bytes) + "\n")
+    try:
+        token = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except ValueError as error:
+        raise TestbedError(f"{path} does not hold a token in hex", "delete it") from error
+    if len(token) != size_bytes:
+        raise TestbedError(
+            f"the token in {path} has {len(token)} bytes, expected {size_bytes}", "delete it"
+        )
+    return token
+
+
+def _end(loop: Loop, sessions: Sessions, servers: list[Server]) -> None:
+    """End all sessions and wait, with a limit, until their workers are collected."""
+    for server in servers:
+        server.close()
+    sessions.end_all("the supervisor ends")
+    over: list[bool] = []
+    loop.after(END_LIMIT_S, lambda: over.append(True))
+    while sessions.count and not over:
+        loop.step()
+
+
+def _watch_signals(loop: Loop) -> None:
+    """SIGTERM, SIGINT and SIGHUP end the loop at its next step."""
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(read_fd, False)
+    os.set_blocking(write_fd, False)
+
+    def stop(*_: object) -> None:
+        loop.stopping = True
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    signal.set_wakeup_fd(write_fd)
+    loop.watch(read_fd, lambda: _drain(read_fd))
+
+
+def _drain(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(fd, 64)
+
+
+def _lifeline(loop: Loop, fd: int) -> None:
+    if not os.read(fd, 64):
+        log("the owner is gone")
+        loop.unwatch(fd)
+        loop.stopping = True
+
+
+def _log_to(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def _name_process() -> None:
+    """A name for `ps`, and leftovers of sessions become our children so that they can be ended."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_NAME, b"wormhole-super", 0, 0, 0)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise TestbedError(f"{text!r} is not HOST:PORT", "for example 127.0.0.1:0")
+    return host.strip("[]"), int(port)
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise TestbedError(f"{text!r} is not NAME=VALUE", "for example POCL_MAX_PTHREAD_COUNT=2")
+    return name, value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
