@@ -1,7 +1,8 @@
 """One VM: the device's socket, the region's header, and the session table.
 
-The guest writes its table lines at any time and any way it likes. Each word is read once; a slot
-moves on only by the rules of `next_step`, which needs nothing but states and generations.
+The guest writes its table lines at any time and any way it likes. State and generation are read
+and written together, as one 64-bit word, so that a state is never taken for one of another
+generation; a slot moves on only by the rules of `next_step`, which needs nothing else.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ def next_step(
     is_open = guest_state == GUEST["open"]
     same = guest_generation == generation
     if phase is Phase.FREE:
-        return Step.OPEN if is_open and not same and fresh else Step.NOTHING
+        if same or not fresh:
+            return Step.NOTHING
+        # Closed before we ever saw it open: the driver still waits for its generation's FREE.
+        return Step.OPEN if is_open else Step.FREE
     if phase is Phase.LIVE:
         return Step.NOTHING if is_open and same else Step.END
     if phase is Phase.OVER:
@@ -86,8 +90,6 @@ class Slot:
     phase: Phase = Phase.FREE
     generation: int = 0
     worker: Worker | None = None
-    # Set when the region went away under a session whose worker is still ending.
-    orphaned: bool = False
 
 
 class Region:
@@ -183,9 +185,7 @@ class Region:
     def _look(self, slot: Slot) -> None:
         line = self.layout.guest_line(slot.index)
         fields = view("table_guest")
-        # The state comes first: the driver stores it last.
-        state = self._map.word(line + fields.offset("guest_state"))
-        generation = self._map.word(line + fields.offset("generation"))
+        state, generation = self._map.pair(line + fields.offset("guest_state"))
         fresh = self._map.word(line + fields.offset("epoch")) == self._epoch
         step = next_step(slot.phase, slot.generation, state, generation, fresh)
         if step is Step.OPEN:
@@ -194,6 +194,8 @@ class Region:
             slot.phase = Phase.ENDING
             slot.worker.end("the guest closed the session")
         elif step is Step.FREE:
+            if slot.phase is Phase.FREE:
+                slot.generation = generation
             self._free(slot)
 
     def _open(self, slot: Slot, generation: int) -> None:
@@ -278,8 +280,7 @@ class Region:
         """Make a slot's host line true under the new epoch; what was open before is dead."""
         line = self.layout.guest_line(slot.index)
         fields = view("table_guest")
-        state = self._map.word(line + fields.offset("guest_state"))
-        slot.generation = self._map.word(line + fields.offset("generation"))
+        state, slot.generation = self._map.pair(line + fields.offset("guest_state"))
         fresh = self._map.word(line + fields.offset("epoch")) == self._epoch
         if slot.phase is Phase.ENDING:
             # An earlier session's worker has not been collected; _ended makes the line true.
@@ -298,13 +299,12 @@ class Region:
         self._wake()
 
     def _store_host_line(self, slot: Slot, state: str, error: int) -> None:
-        """Generation and error first, the state last: the driver reads them the other way round."""
+        """Error and epoch first, then state and generation together."""
         line = self.layout.host_line(slot.index)
         fields = view("table_host")
-        self._map.store_word(line + fields.offset("generation"), slot.generation)
         self._map.store_word(line + fields.offset("error"), error)
         self._map.store_word(line + fields.offset("epoch"), self._epoch)
-        self._map.store_word(line + fields.offset("host_state"), HOST[state])
+        self._map.store_pair(line + fields.offset("host_state"), HOST[state], slot.generation)
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):

@@ -104,7 +104,7 @@ def session_header(session_bytes: int) -> bytes:
 
 
 class Mapping:
-    """A memfd mapped shared. Words of 32 bits are read and written with one aligned access each."""
+    """A memfd mapped shared. Words and pairs are read and written with one aligned access each."""
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         self.fd = fd
@@ -112,6 +112,7 @@ class Mapping:
         self._map = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._bytes = memoryview(self._map)
         self._words = self._bytes.cast("I")
+        self._pairs = self._bytes[: size_bytes // 8 * 8].cast("Q")
 
     def word(self, offset: int) -> int:
         """A u32 at a byte offset that is a multiple of four."""
@@ -120,6 +121,15 @@ class Mapping:
     def store_word(self, offset: int, value: int) -> None:
         """Store a u32; x86 keeps earlier stores before it."""
         self._words[offset // 4] = value & 0xFFFFFFFF
+
+    def pair(self, offset: int) -> tuple[int, int]:
+        """Two u32 that belong together, at a byte offset that is a multiple of eight."""
+        value = self._pairs[offset // 8]
+        return value & 0xFFFFFFFF, value >> 32
+
+    def store_pair(self, offset: int, low: int, high: int) -> None:
+        """Store two u32 at once, so that nobody sees one without the other."""
+        self._pairs[offset // 8] = (high & 0xFFFFFFFF) << 32 | (low & 0xFFFFFFFF)
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """A copy of some bytes."""
@@ -139,6 +149,7 @@ class Mapping:
     def close(self) -> None:
         """Unmap and close the descriptor."""
         self._words.release()
+        self._pairs.release()
         self._bytes.release()
         self._map.close()
         os.close(self.fd)

@@ -19,6 +19,7 @@ struct wh_request {
     size_t size_bytes;
     size_t used_bytes;
     bool failed;
+    bool oneway; /* no reply is wanted: an API error must go to wh_async_error */
     struct wh_session *session;
     struct wh_reply *reply;
 };
@@ -38,6 +39,9 @@ void wh_reply_out(struct wh_request *request, size_t written_bytes);
 
 /* An output area that outlives the call (wh_put_staging). Over TCP a host buffer registered under the token. */
 void *wh_take_staging(struct wh_request *request, size_t *size_bytes, uint64_t *token);
+
+/* Releases the host buffer of a token once its data went out; no-op for token 0. */
+void wh_staging_done(struct wh_session *session, uint64_t token);
 
 void wh_reply_u64(struct wh_request *request, uint64_t value);
 
