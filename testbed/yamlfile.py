@@ -346,6 +346,14 @@ class Section:
         self._known[key] = None
         node = self._nodes.get(key)
         if node is None and default is REQUIRED:
+            # A required key that is missing was probably misspelt: name the misspelling then.
+            others = [other for other in self._nodes if other not in self._known]
+            misspelt = nearest(key, others)
+            if misspelt is not None:
+                raise TestbedError(
+                    f"{self.where(misspelt)}: unknown key `{self._dotted(misspelt)}`",
+                    f"did you mean `{key}`?",
+                )
             place = f"`{self.name}`" if self.name else "the file"
             raise TestbedError(
                 f"{self.path}:{self.line}: {place} lacks the key `{key}`", f"add `{key}: ...`"

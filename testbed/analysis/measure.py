@@ -1,0 +1,158 @@
+"""From the raw events of a trial to its metrics.  Pure.
+
+A trial's event file has one JSON object a line; `source` says who wrote it:
+
+    program   the application or the replay client: start, step (with `t_ns`), end or result
+    stub      the guest library's counters, at every mark and at the exit
+    worker    one line a session from the host server: processor time, jail, its own counters
+    client    how the program ended: exit status, processor time
+    host      processor time of the supervisor or of the VM's process
+    runner    what the trial was: warm-up steps, network path, environment
+
+Speed is measured between the end of the last warm-up step and the end of the last step, and so are
+the counters: `*_per_step` is the difference between the stub's marks of these two steps, divided by
+the steps between them.  Processor seconds are those of whole processes, from start to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Event = Mapping[str, Any]
+Metric = float | int | str | None
+
+NS_PER_S = 1_000_000_000
+
+#: Counter of the stub -> metric per step.
+STUB_COUNTERS = {
+    "api_calls": "api_calls_per_step",
+    "local_answers": "local_answers_per_step",
+    "messages": "messages_per_step",
+    "round_trips": "round_trips_per_step",
+    "oneway": "oneway_per_step",
+    "bytes_sent": "bytes_to_host_per_step",
+    "bytes_received": "bytes_to_client_per_step",
+    "notifications_sent": "notifications_to_host_per_step",
+    "notifications_received": "notifications_to_client_per_step",
+    "sleeps": "sleeps_per_step",
+}
+
+
+def measure(events: Sequence[Event], warmup_steps: int) -> dict[str, Metric]:
+    """All metrics that the events allow; what they do not show is absent.
+
+    `warmup_steps` steps at the start are left out of speeds and counters.
+    """
+    steps = step_times(of_source(events, "program"))
+    metrics: dict[str, Metric] = {"steps": len(steps)}
+    if len(steps) > warmup_steps + (0 if warmup_steps else 1):
+        first, last = window(steps, warmup_steps)
+        seconds = (steps[last] - steps[first]) / NS_PER_S
+        if seconds > 0:
+            metrics["measured_steps"] = last - first
+            metrics["steps_per_s"] = (last - first) / seconds
+            metrics["ms_per_step"] = 1000.0 * seconds / (last - first)
+        metrics.update(_traffic(of_source(events, "stub"), first, last))
+    metrics.update(_processor_time(events))
+    metrics.update(_session_facts(events))
+    return metrics
+
+
+def of_source(events: Iterable[Event], source: str) -> list[Event]:
+    """The events of one writer, in order."""
+    return [event for event in events if event.get("source") == source]
+
+
+def step_times(program: Iterable[Event]) -> dict[int, int]:
+    """Step number -> time of its end in ns; a program that runs the stream twice counts on."""
+    times: dict[int, int] = {}
+    for event in program:
+        if event.get("event") == "step" and isinstance(event.get("t_ns"), int):
+            times[len(times)] = int(event["t_ns"])
+    return times
+
+
+def window(steps: Mapping[int, int], warmup_steps: int) -> tuple[int, int]:
+    """The steps whose ends begin and finish the measured time."""
+    return max(warmup_steps - 1, 0), len(steps) - 1
+
+
+def own_cpu_s(events: Iterable[Event]) -> float:
+    """Processor seconds of everything that belongs to the trial."""
+    total = 0.0
+    for event in events:
+        if event.get("source") in ("client", "worker", "host"):
+            total += _number(event, "user_s") + _number(event, "system_s")
+    return total
+
+
+def _traffic(stub: Iterable[Event], first: int, last: int) -> dict[str, Metric]:
+    marks = {str(event.get("label")): event for event in stub if event.get("event") == "mark"}
+    begin, end = marks.get(f"step {first}"), marks.get(f"step {last}")
+    if begin is None or end is None or last <= first:
+        return {}
+    found: dict[str, Metric] = {}
+    for counter, metric in STUB_COUNTERS.items():
+        if counter in begin and counter in end:
+            found[metric] = (int(end[counter]) - int(begin[counter])) / (last - first)
+    return found
+
+
+def _processor_time(events: Sequence[Event]) -> dict[str, Metric]:
+    """User and system seconds of client, workers, supervisor and VM."""
+    found: dict[str, Metric] = {}
+    groups: dict[str, list[Event]] = {
+        "client": of_source(events, "client"),
+        "worker": of_source(events, "worker"),
+    }
+    for event in of_source(events, "host"):
+        groups.setdefault(str(event.get("what")), []).append(event)
+    for name, group in groups.items():
+        if group:
+            for kind in ("user_s", "system_s"):
+                found[f"{name}_{kind}"] = sum(_number(event, kind) for event in group)
+    return found
+
+
+def _session_facts(events: Sequence[Event]) -> dict[str, Metric]:
+    """What was in effect: spin bound, jail, network path, sessions."""
+    found: dict[str, Metric] = {}
+    sessions = of_source(events, "worker")
+    if sessions:
+        found["sessions"] = len(sessions)
+        found["spin_us"] = int(_number(sessions[0], "spin_us"))
+        found["jail"] = jail_text(sessions[0].get("jail"))
+    for event in of_source(events, "runner"):
+        for key in ("network", "accelerator"):
+            if event.get(key) is not None:
+                found[key] = str(event[key])
+    for event in of_source(events, "program"):
+        if event.get("event") == "result":
+            for key in ("calls", "compared_bytes", "mismatches"):
+                if isinstance(event.get(key), int):
+                    found[f"replay_{key}"] = int(event[key])
+    return found
+
+
+def jail_text(report: object) -> str:
+    """The parts of the jail that were reached, in a word each."""
+    if not isinstance(report, Mapping):
+        return "off" if report is None else str(report)
+    if isinstance(report.get("level"), str):
+        return str(report["level"])
+    reached = [
+        str(name)
+        for name, state in report.items()
+        if state is True or state == "reached" or (isinstance(state, Mapping) and _reached(state))
+    ]
+    return "+".join(reached) or "none"
+
+
+def _reached(state: Mapping[str, Any]) -> bool:
+    return state.get("reached") is True
+
+
+def _number(event: Event, key: str) -> float:
+    value = event.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0

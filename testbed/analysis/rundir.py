@@ -1,0 +1,54 @@
+"""Reading a run directory: names of its files, the manifest, JSON lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import TestbedError
+
+MANIFEST = "manifest.json"
+TRIALS = "trials.jsonl"
+EVENTS = "events"
+LOGS = "logs"
+
+
+def read_manifest(run: Path) -> dict[str, Any]:
+    """The manifest of a run.  Raises TestbedError if it is missing or damaged."""
+    try:
+        manifest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise TestbedError(
+            f"{run} is not a run directory (it has no {MANIFEST})",
+            "give a directory of the form results/<experiment>/<time>-<commit>",
+        ) from error
+    except ValueError as error:
+        raise TestbedError(f"{run / MANIFEST} is damaged: {error}", "restore it") from error
+    if not isinstance(manifest, dict):
+        raise TestbedError(f"{run / MANIFEST} is not an object", "restore it")
+    return manifest
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file; a torn last line is left out, a damaged one is an error."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    lines = data.split(b"\n")
+    # What follows the last newline is empty, or was being written when the writer died.
+    objects = []
+    for number, line in enumerate(lines[:-1], start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise TestbedError(
+                f"{path}:{number}: damaged line: {error}", "restore the file or remove that line"
+            ) from error
+        if not isinstance(value, dict):
+            raise TestbedError(f"{path}:{number}: not an object", "remove that line")
+        objects.append(value)
+    return objects

@@ -1,0 +1,152 @@
+"""The samples of a run: every trial with its metrics, taken from the raw record alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.analysis.measure import Metric, measure
+from testbed.analysis.rundir import TRIALS, read_lines, read_manifest
+from testbed.errors import TestbedError
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A recorded trial."""
+
+    id: str
+    part: str
+    form: str
+    workload: str
+    system: str
+    placement: str
+    round: int
+    warmup: bool
+    status: str
+    detail: str
+    noisy: bool
+    metrics: Mapping[str, Metric]
+
+    @property
+    def counts(self) -> bool:
+        """Whether its speed may be used: it ran, its outputs were right, it is no warm-up."""
+        return self.status == "ok" and not self.warmup
+
+    def number(self, metric: str) -> float | None:
+        """A metric as a number, or None."""
+        value = self.metrics.get(metric)
+        return float(value) if isinstance(value, int | float) else None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Samples that may be compared with each other: one part, workload and placement of one run."""
+
+    part: str
+    form: str
+    workload: str
+    placement: str
+    accelerator: str
+    systems: tuple[str, ...]
+    samples: tuple[Sample, ...]
+
+    def of(self, system: str) -> list[Sample]:
+        """The samples of a system, warm-ups left out."""
+        return [s for s in self.samples if s.system == system and not s.warmup]
+
+    @property
+    def title(self) -> str:
+        """Form and placement are always said."""
+        where = self.placement
+        if self.placement == "guest":
+            where += f" ({self.accelerator.upper()})"
+        return f"{self.workload}, {self.form}, {where} placement"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory as read."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+    groups: tuple[Group, ...]
+
+    @property
+    def experiment(self) -> Mapping[str, Any]:
+        """The part of the manifest that describes the experiment."""
+        value = self.manifest.get("experiment")
+        return value if isinstance(value, Mapping) else {}
+
+    @property
+    def baseline(self) -> str:
+        return str(self.experiment.get("baseline", ""))
+
+    @property
+    def ladder(self) -> tuple[str, ...]:
+        return tuple(str(name) for name in self.experiment.get("ladder", ()))
+
+    @property
+    def minimum_effect(self) -> float:
+        return float(self.experiment.get("minimum_effect", 0.02))
+
+
+def load_run(path: Path) -> Run:
+    """Read a run and compute the metrics of every trial from its raw events.
+
+    Raises TestbedError if it is no run directory or its files are damaged.
+    """
+    manifest = read_manifest(path)
+    samples = [_sample(path, entry) for entry in read_lines(path / TRIALS)]
+    if not samples:
+        raise TestbedError(f"{path} has no finished trial", "go on with --resume, or run anew")
+    accelerator = str(manifest.get("accelerator", {}).get("kind", "unknown"))
+    return Run(path, manifest, _groups(samples, manifest, accelerator))
+
+
+def _sample(run: Path, entry: Mapping[str, Any]) -> Sample:
+    events = read_lines(run / str(entry.get("events", "")))
+    warmup_steps = int(entry.get("warmup_steps", 0))
+    return Sample(
+        id=str(entry["id"]),
+        part=str(entry["part"]),
+        form=str(entry["form"]),
+        workload=str(entry["workload"]),
+        system=str(entry["system"]),
+        placement=str(entry["placement"]),
+        round=int(entry["round"]),
+        warmup=bool(entry["warmup"]),
+        status=str(entry["status"]),
+        detail=str(entry.get("detail", "")),
+        noisy=bool(entry.get("noise", {}).get("noisy", False)),
+        metrics=measure(events, warmup_steps),
+    )
+
+
+def _groups(
+    samples: Iterable[Sample], manifest: Mapping[str, Any], accelerator: str
+) -> tuple[Group, ...]:
+    """Split by part, workload and placement; systems in the experiment's order."""
+    order = [str(s["name"]) for s in manifest.get("experiment", {}).get("systems", [])]
+    found: dict[tuple[str, str, str, str], list[Sample]] = {}
+    for sample in samples:
+        key = (sample.part, sample.form, sample.workload, sample.placement)
+        found.setdefault(key, []).append(sample)
+    groups = []
+    for (part, form, workload, placement), members in found.items():
+        seen = dict.fromkeys(sample.system for sample in members)
+        systems = [name for name in order if name in seen]
+        systems += [name for name in seen if name not in order]
+        groups.append(
+            Group(
+                part=part,
+                form=form,
+                workload=workload,
+                placement=placement,
+                accelerator=accelerator,
+                systems=tuple(systems),
+                samples=tuple(members),
+            )
+        )
+    return tuple(groups)

@@ -1,0 +1,356 @@
+"""Tables of a run: for the terminal, as Markdown, CSV and JSON.
+
+A system of which a trial failed or gave other outputs than native is shown as such and has no
+speed.  Form and placement stand in every title.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from testbed.analysis.samples import Group, Run, Sample
+from testbed.analysis.statistics import Interval, paired_ratio, rate_interval, verdict
+
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system of a group, evaluated."""
+
+    system: str
+    trials: int
+    ok: int
+    noisy: int
+    status: str
+    speed: Interval | None
+    ratio: Interval | None
+    ratio_to_native: Interval | None
+    verdict: str
+    means: Mapping[str, float | None]
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rung of the ladder: what changing from one system to the next brings."""
+
+    before: str
+    after: str
+    ratio: Interval | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A group with its rows."""
+
+    group: Group
+    baseline: str
+    rows: tuple[Row, ...]
+    ladder: tuple[Step, ...]
+
+
+#: Metric -> heading, of the columns that show what was sent.
+TRAFFIC = {
+    "api_calls_per_step": "API calls",
+    "messages_per_step": "messages",
+    "round_trips_per_step": "round trips",
+    "bytes_to_host_per_step": "bytes to host",
+    "bytes_to_client_per_step": "bytes to client",
+    "notifications_to_host_per_step": "notif. to host",
+    "notifications_to_client_per_step": "notif. to client",
+    "sleeps_per_step": "waits slept",
+}
+
+#: Heading -> metrics (user, system) of the columns that show processor seconds of a trial.
+PROCESSOR = {
+    "client": ("client_user_s", "client_system_s"),
+    "worker": ("worker_user_s", "worker_system_s"),
+    "supervisor": ("supervisor_user_s", "supervisor_system_s"),
+    "VM": ("vm_user_s", "vm_system_s"),
+}
+
+FACTS = ("spin_us", "jail", "network")
+
+
+def compare(run: Run) -> tuple[Comparison, ...]:
+    """Evaluate every group of a run."""
+    return tuple(
+        compare_group(group, run.baseline, run.ladder, run.minimum_effect) for group in run.groups
+    )
+
+
+def compare_group(
+    group: Group, baseline: str, ladder: Sequence[str], minimum_effect: float
+) -> Comparison:
+    """Evaluate one group against its baseline and along the ladder."""
+    speeds = {system: _speeds(group.of(system)) for system in group.systems}
+    rows = tuple(_row(group, system, speeds, baseline, minimum_effect) for system in group.systems)
+    present = [name for name in ladder if name in group.systems]
+    steps = []
+    for before, after in pairwise(present):
+        ratio = paired_ratio(speeds[after], speeds[before])
+        steps.append(Step(before, after, ratio, verdict(ratio, minimum_effect)))
+    return Comparison(group, baseline, rows, tuple(steps))
+
+
+def terminal(comparisons: Sequence[Comparison]) -> str:
+    """All tables as aligned text."""
+    return "\n\n".join(_aligned(comparison) for comparison in comparisons)
+
+
+def markdown(comparisons: Sequence[Comparison]) -> str:
+    """All tables as Markdown."""
+    parts = []
+    for comparison in comparisons:
+        parts.append(f"### {comparison.group.title}\n")
+        for heading, table in _tables(comparison):
+            parts.append(f"**{heading}**\n")
+            parts.append(_markdown_table(table) + "\n")
+    return "\n".join(parts)
+
+
+def csv_text(comparisons: Sequence[Comparison]) -> str:
+    """One line a system and group, with every number, as CSV."""
+    records = [record for comparison in comparisons for record in records_of(comparison)]
+    fields = list(dict.fromkeys(key for record in records for key in record))
+    sink = io.StringIO()
+    writer = csv.DictWriter(sink, fieldnames=fields, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return sink.getvalue()
+
+
+def json_text(comparisons: Sequence[Comparison]) -> str:
+    """The same as `csv_text` as a JSON list, with the ladder of each group."""
+    return json.dumps([json_object(comparison) for comparison in comparisons], indent=2) + "\n"
+
+
+def json_object(comparison: Comparison) -> dict[str, Any]:
+    """One group as plain data."""
+    group = comparison.group
+    return {
+        "part": group.part,
+        "form": group.form,
+        "workload": group.workload,
+        "placement": group.placement,
+        "accelerator": group.accelerator,
+        "baseline": comparison.baseline,
+        "systems": records_of(comparison),
+        "ladder": [
+            {
+                "from": step.before,
+                "to": step.after,
+                **_interval_record("ratio", step.ratio),
+                "verdict": step.verdict,
+            }
+            for step in comparison.ladder
+        ],
+    }
+
+
+def records_of(comparison: Comparison) -> list[dict[str, Any]]:
+    """The rows of a group as flat records."""
+    group = comparison.group
+    return [
+        {
+            "workload": group.workload,
+            "form": group.form,
+            "placement": group.placement,
+            "system": row.system,
+            "status": row.status,
+            "trials": row.trials,
+            "ok": row.ok,
+            "noisy": row.noisy,
+            **_interval_record("steps_per_s", row.speed),
+            **_interval_record(f"ratio_to_{comparison.baseline}", row.ratio),
+            **_interval_record("ratio_to_native", row.ratio_to_native),
+            "verdict": row.verdict,
+            **row.means,
+            **row.facts,
+        }
+        for row in comparison.rows
+    ]
+
+
+def _row(
+    group: Group,
+    system: str,
+    speeds: Mapping[str, Mapping[int, float]],
+    baseline: str,
+    minimum_effect: float,
+) -> Row:
+    samples = group.of(system)
+    good = [sample for sample in samples if sample.counts]
+    usable = speeds[system]
+    ratio = paired_ratio(usable, speeds.get(baseline, {}))
+    to_native = paired_ratio(usable, speeds.get("native", {}))
+    keys = [*TRAFFIC, *(key for pair in PROCESSOR.values() for key in pair)]
+    return Row(
+        system=system,
+        trials=len(samples),
+        ok=len(good),
+        noisy=sum(sample.noisy for sample in samples),
+        status=status_of(samples),
+        speed=rate_interval(list(usable.values())) if usable else None,
+        ratio=ratio,
+        ratio_to_native=to_native,
+        verdict="baseline" if system == baseline else verdict(ratio, minimum_effect),
+        means={key: _mean(good, key) for key in keys},
+        facts={key: _fact(samples, key) for key in FACTS},
+    )
+
+
+def status_of(samples: Sequence[Sample]) -> str:
+    """ok, or the worst thing that happened to a system's trials."""
+    for status in ("mismatch", "failed", "timeout"):
+        count = sum(sample.status == status for sample in samples)
+        if count:
+            return f"{status} ({count} of {len(samples)})"
+    return "ok" if samples else "not run"
+
+
+def _speeds(samples: Sequence[Sample]) -> dict[int, float]:
+    """Round -> steps/s.  Empty for a system with any wrong or failed trial: it has no speed."""
+    if status_of(samples) != "ok":
+        return {}
+    found = {}
+    for sample in samples:
+        speed = sample.number("steps_per_s")
+        if speed is not None and speed > 0:
+            found[sample.round] = speed
+    return found
+
+
+def _mean(samples: Sequence[Sample], metric: str) -> float | None:
+    values = [value for value in (sample.number(metric) for sample in samples) if value is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _fact(samples: Sequence[Sample], key: str) -> str:
+    """A fact that all trials share, or all its values."""
+    values = dict.fromkeys(str(s.metrics[key]) for s in samples if s.metrics.get(key) is not None)
+    return ", ".join(values) or MISSING
+
+
+def _tables(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
+    """The three tables of a group and the ladder, as rows of text with headings first."""
+    tables = [
+        ("speed", _speed_table(comparison)),
+        ("sent per step", _traffic_table(comparison)),
+        ("processor seconds per trial, user + system", _processor_table(comparison)),
+    ]
+    if comparison.ladder:
+        tables.append(("where the gain comes from", _ladder_table(comparison)))
+    return tables
+
+
+def _speed_table(comparison: Comparison) -> list[list[str]]:
+    heading = ["system", "steps/s", "ratio to " + comparison.baseline, "verdict", "ok/trials"]
+    has_native = any(row.system == "native" for row in comparison.rows)
+    if has_native:
+        heading.insert(3, "ratio to native")
+    table = [heading]
+    for row in comparison.rows:
+        if row.speed is None:
+            cells = [row.system, f"none: {row.status}", MISSING, MISSING]
+        else:
+            word = row.verdict
+            cells = [row.system, _interval(row.speed), _interval(row.ratio), word]
+        cells.append(f"{row.ok}/{row.trials}" + (f" ({row.noisy} noisy)" if row.noisy else ""))
+        if has_native:
+            cells.insert(3, _interval(row.ratio_to_native))
+        table.append(cells)
+    return table
+
+
+def _traffic_table(comparison: Comparison) -> list[list[str]]:
+    shown = [key for key in TRAFFIC if any(row.means[key] is not None for row in comparison.rows)]
+    table = [["system", *(TRAFFIC[key] for key in shown)]]
+    for row in comparison.rows:
+        table.append([row.system, *(_count(row.means[key]) for key in shown)])
+    return table
+
+
+def _processor_table(comparison: Comparison) -> list[list[str]]:
+    shown = [
+        name
+        for name, pair in PROCESSOR.items()
+        if any(row.means[pair[0]] is not None for row in comparison.rows)
+    ]
+    table = [["system", *shown, "spin bound (us)", "jail", "network"]]
+    for row in comparison.rows:
+        cells = [row.system]
+        for name in shown:
+            user, system = (row.means[key] for key in PROCESSOR[name])
+            cells.append(MISSING if user is None else f"{user:.2f} + {system or 0.0:.2f}")
+        table.append([*cells, *(row.facts[key] for key in FACTS)])
+    return table
+
+
+def _ladder_table(comparison: Comparison) -> list[list[str]]:
+    table = [["from", "to", "ratio", "verdict"]]
+    for step in comparison.ladder:
+        table.append([step.before, step.after, _interval(step.ratio), step.verdict])
+    return table
+
+
+def _aligned(comparison: Comparison) -> str:
+    lines = [comparison.group.title, "=" * len(comparison.group.title)]
+    for heading, table in _tables(comparison):
+        widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+        lines.append(f"-- {heading}")
+        for row in table:
+            cells = [
+                cell.ljust(width) if column == 0 else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _markdown_table(table: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(table[0]) + " |", "|" + " --- |" + " ---: |" * (len(table[0]) - 1)]
+    lines += ["| " + " | ".join(row) + " |" for row in table[1:]]
+    return "\n".join(lines)
+
+
+def _interval(value: Interval | None) -> str:
+    if value is None:
+        return MISSING
+    text = _significant(value.estimate)
+    if value.low is None or value.high is None:
+        return text
+    return f"{text} [{_significant(value.low)}, {_significant(value.high)}]"
+
+
+def _interval_record(name: str, value: Interval | None) -> dict[str, float | None]:
+    return {
+        name: None if value is None else value.estimate,
+        f"{name}_low": None if value is None else value.low,
+        f"{name}_high": None if value is None else value.high,
+    }
+
+
+def _significant(value: float) -> str:
+    """Three or four significant digits without an exponent."""
+    if value >= 1000:
+        return f"{value:.0f}"
+    if value >= 100:
+        return f"{value:.1f}"
+    if value >= 10:
+        return f"{value:.2f}"
+    return f"{value:.3f}"
+
+
+def _count(value: float | None) -> str:
+    if value is None:
+        return MISSING
+    return f"{value:.0f}" if value >= 1000 or value == int(value) else f"{value:.2f}"

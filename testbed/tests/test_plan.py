@@ -1,0 +1,115 @@
+"""Experiments as YAML, and the plan made from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import TestbedError
+from testbed.experiment.experiment import find_experiment, load_experiment
+from testbed.experiment.plan import describe, make_plan, vm_sessions
+from testbed.tests.experiments import PRESETS, TEXT, example
+
+
+def test_plan_is_the_same_every_time() -> None:
+    assert make_plan(example(), "tcg") == make_plan(example(), "tcg")
+
+
+def test_every_system_runs_once_a_round() -> None:
+    plan = make_plan(example(), "tcg", ["process"])
+    replays = [trial for trial in plan if trial.form == "replay"]
+    counts = Counter((trial.round, trial.system.name) for trial in replays)
+    assert set(counts.values()) == {1}
+    assert sorted({trial.round for trial in replays}) == [0, 1, 2, 3]
+    assert len({trial.id for trial in plan}) == len(plan)
+
+
+def test_rounds_are_not_mixed_and_warmups_come_first() -> None:
+    plan = [t for t in make_plan(example(), "tcg", ["process"]) if t.form == "replay"]
+    assert [trial.round for trial in plan] == sorted(trial.round for trial in plan)
+    assert [trial.warmup for trial in plan] == [True] * 4 + [False] * 12
+    assert all(trial.id.startswith("replay/process/w01/") for trial in plan[:4])
+
+
+def test_order_differs_between_rounds_and_seeds() -> None:
+    many = example(TEXT.replace("rounds: 3", "rounds: 30"))
+    orders = {
+        tuple(t.system.name for t in make_plan(many, "tcg") if t.round == k and t.form == "replay")
+        for k in range(1, 31)
+    }
+    assert len(orders) > 5
+    assert make_plan(replace(many, seed=8), "tcg") != make_plan(many, "tcg")
+
+
+def test_more_rounds_only_add_to_the_plan() -> None:
+    few = [t.id for t in make_plan(example(), "tcg", ["process"]) if t.form == "replay"]
+    many = example(TEXT.replace("rounds: 3", "rounds: 5"))
+    longer = [t.id for t in make_plan(many, "tcg", ["process"]) if t.form == "replay"]
+    assert longer[: len(few)] == few
+    assert len(longer) == len(few) + 8
+
+
+def test_native_stands_beside_guests_only_under_kvm() -> None:
+    for accelerator, expected in (("tcg", set()), ("kvm", {""})):
+        guests = make_plan(example(), accelerator, ["guest"])
+        assert {trial.vm for trial in guests if trial.system.is_native} == expected
+
+
+def test_guests_are_restarted_as_asked() -> None:
+    restart = {"round": 4, "part": 1, "trial": 12}
+    for word, boots in restart.items():
+        experiment = replace(example(), restart_guest=word)
+        plan = make_plan(experiment, "tcg", ["guest"])
+        assert len(vm_sessions(plan)) == boots
+        # A guest's trials are adjacent, so that one is up at a time.
+        runs = [t.vm for k, t in enumerate(plan) if k == 0 or plan[k - 1].vm != t.vm]
+        assert len(runs) == boots
+
+
+def test_process_placement_comes_first() -> None:
+    plan = make_plan(example(), "tcg")
+    places = [trial.placement for trial in plan]
+    assert places == sorted(places, key=["process", "guest"].index)
+
+
+def test_dry_run_names_every_trial_and_the_seed() -> None:
+    plan = make_plan(example(), "tcg")
+    text = describe(example(), plan)
+    assert "seed 7" in text
+    assert all(trial.id in text for trial in plan)
+    assert f"{len(plan)} trials, 4 guest boots" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("rounds: 3", "round: 3", ":15: unknown key `parts[0].round` - did you mean `rounds`?"),
+        ("seed: 7", "seed: 7\nseeds: 8", ":4: unknown key `seeds` - did you mean `seed`?"),
+        ("  - wormhole\n", "  - wormhol\n", "unknown system `wormhol` - did you mean `wormhole`?"),
+        ("form: replay", "form: replai", "`parts[0].form` has the unknown value `replai`"),
+        ("placements: [process]", "placements: []", "`parts[1].placements` is empty"),
+        ("spin_us: 0", "spin: 0", ":8: unknown key `systems[2].spin` - did you mean `spin_us`?"),
+        ("baseline: tcp-sync", "baseline: tcp", "did you mean `tcp-sync`?"),
+        ("rounds: 1", "rounds: 1\n    name: replay", "has two parts named `replay`"),
+        ("wormhole-spin0, preset", "tcp-sync, preset", "is the name of another preset"),
+        ("name: example", "name: ../example", "`name` is `../example`"),
+    ],
+)
+def test_a_mistake_names_line_and_key(old: str, new: str, expected: str) -> None:
+    assert old in TEXT
+    with pytest.raises(TestbedError) as caught:
+        example(TEXT.replace(old, new))
+    assert expected in str(caught.value)
+
+
+def test_experiment_is_found_by_name_or_path_and_hashed(tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(TEXT)
+    assert find_experiment("small", tmp_path) == path
+    assert find_experiment(str(path), Path("elsewhere")) == path
+    assert len(load_experiment(path, PRESETS).sha256) == 64
+    with pytest.raises(TestbedError, match=r"no experiment `smal` in .* one of: small"):
+        find_experiment("smal", tmp_path)

@@ -1,0 +1,115 @@
+"""Tables from a made-up run whose right figures are known."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from testbed.analysis import tables
+from testbed.analysis.measure import measure
+from testbed.analysis.report import plot
+from testbed.analysis.samples import load_run
+from testbed.errors import TestbedError
+from testbed.experiment.plan import make_plan
+from testbed.experiment.runner import run_trials
+from testbed.tests.experiments import WARMUP_STEPS, FakeExecutor, events_of, example, new_run
+
+
+def made_up_run(folder: Path, statuses: Mapping[str, str] | None = None) -> Path:
+    with new_run(folder, example()) as run:
+        run_trials(make_plan(example(), "tcg"), FakeExecutor(statuses), run, lambda _: None)
+    return run.path
+
+
+def test_speed_and_counters_exclude_the_warm_up() -> None:
+    metrics = measure(events_of("wormhole", 50.0), WARMUP_STEPS)
+    assert metrics["steps_per_s"] == pytest.approx(50.0)
+    assert metrics["measured_steps"] == 4
+    assert metrics["api_calls_per_step"] == 200
+    assert metrics["messages_per_step"] == 100
+    assert metrics["notifications_to_host_per_step"] == 0
+    assert metrics["worker_user_s"] == 2.0
+    assert metrics["jail"] == "user"
+    assert metrics["network"] == "loopback"
+
+
+def test_a_trial_without_steps_has_no_speed() -> None:
+    events = [e for e in events_of("native", 50.0) if e.get("event") != "step"]
+    assert "steps_per_s" not in measure(events, WARMUP_STEPS)
+
+
+def test_ratios_verdicts_and_ladder(tmp_path: Path) -> None:
+    comparison = tables.compare(load_run(made_up_run(tmp_path)))[0]
+    rows = {row.system: row for row in comparison.rows}
+    assert comparison.group.title == "lenet-digits, replay, process placement"
+    assert [row.system for row in comparison.rows] == [
+        "native",
+        "wormhole",
+        "wormhole-spin0",
+        "tcp-sync",
+    ]
+    ratio = rows["wormhole"].ratio
+    assert ratio is not None
+    # Rounds differ by a third, the same for all systems: pairing leaves no spread.
+    assert (ratio.estimate, ratio.low, ratio.high) == pytest.approx((5.0, 5.0, 5.0), rel=1e-6)
+    assert rows["wormhole"].verdict == "faster"
+    assert rows["tcp-sync"].verdict == "baseline"
+    native = rows["wormhole"].ratio_to_native
+    assert native is not None and native.estimate == pytest.approx(100 / 120)
+    steps = {(s.before, s.after): s.ratio.estimate for s in comparison.ladder if s.ratio}
+    assert steps == pytest.approx(
+        {("tcp-sync", "wormhole-spin0"): 2.5, ("wormhole-spin0", "wormhole"): 2.0}
+    )
+
+
+def test_native_is_not_compared_with_emulated_guests(tmp_path: Path) -> None:
+    guest = next(
+        c for c in tables.compare(load_run(made_up_run(tmp_path))) if c.group.placement == "guest"
+    )
+    assert guest.group.title.endswith("guest (TCG) placement")
+    assert "native" not in [row.system for row in guest.rows]
+    assert all(row.ratio_to_native is None for row in guest.rows)
+
+
+@pytest.mark.parametrize("status", ["mismatch", "failed", "timeout"])
+def test_a_wrong_system_has_no_speed_anywhere(tmp_path: Path, status: str) -> None:
+    bad = "replay/process/r02/lenet-digits/wormhole"
+    report = plot(made_up_run(tmp_path, {bad: status}), with_figures=False)
+    row = next(row for row in report.comparisons[0].rows if row.system == "wormhole")
+    assert (row.speed, row.ratio, row.ok, row.trials) == (None, None, 2, 3)
+    line = next(line for line in report.text.splitlines() if line.startswith("wormhole "))
+    assert f"none: {status} (1 of 3)" in line
+    records = json.loads((report.run.path / "tables" / "table.json").read_text())
+    shown = next(s for s in records[0]["systems"] if s["system"] == "wormhole")
+    assert shown["steps_per_s"] is None
+    assert shown["status"] == f"{status} (1 of 3)"
+
+
+def test_all_forms_say_the_same(tmp_path: Path) -> None:
+    report = plot(made_up_run(tmp_path), with_figures=False)
+    folder = report.run.path / "tables"
+    records = list(csv.DictReader(io.StringIO((folder / "table.csv").read_text())))
+    wormhole = next(r for r in records if r["system"] == "wormhole" and r["placement"] == "process")
+    assert float(wormhole["ratio_to_tcp-sync"]) == pytest.approx(5.0)
+    assert "| wormhole | " in (folder / "table.md").read_text()
+    assert "5.000 [5.000, 5.000]" in (folder / "table.txt").read_text()
+
+
+def test_tables_are_rebuilt_from_raw_events_not_from_stored_numbers(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path)
+    before = plot(path, with_figures=False).text
+    trials = path / "trials.jsonl"
+    trials.write_text(trials.read_text().replace('"metrics":{}', '"metrics":{"steps_per_s":9e9}'))
+    assert plot(path, with_figures=False).text == before
+
+
+def test_an_empty_run_is_a_clear_error(tmp_path: Path) -> None:
+    with new_run(tmp_path, example()) as run:
+        pass
+    with pytest.raises(TestbedError, match="has no finished trial"):
+        load_run(run.path)
