@@ -182,3 +182,179 @@ def spec_hash() -> int:
     for name in SPEC_NAMES:
         digest.update(name.encode() + b"\0" + spec_path(name).read_bytes() + b"\0")
     return int.from_bytes(digest.digest()[:8], "little")
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A kind of object; `kind` is the top byte of its handles."""
+
+    name: str
+    kind: int
+    type: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One parameter of a function. Exactly one of the descriptions after `callback` applies, else it is a value."""
+
+    name: str
+    type: str
+    callback: str
+    handle: str
+    optional: bool
+    handles: str
+    count: str
+    in_bytes: str
+    string: bool
+    out: str
+    size: str
+    written: str
+    out_event: bool
+    errcode: bool
+
+    @property
+    def is_value(self) -> bool:
+        """A plain number that is sent as it is."""
+        special = (self.callback, self.handle, self.handles, self.in_bytes, self.out)
+        return not any(special) and not (self.string or self.out_event or self.errcode)
+
+    @property
+    def declaration(self) -> str:
+        """The parameter in C."""
+        if self.callback:
+            return self.callback.replace("*)", f"*{self.name})", 1)
+        return f"{self.type}{'' if self.type.endswith('*') else ' '}{self.name}"
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of an API and how it crosses."""
+
+    name: str
+    opcode: int
+    doc: str
+    returns: str
+    mode: str
+    blocks: str
+    creates: str
+    releases: str
+    command: str
+    prepare: str
+    immutable: str
+    opaque: tuple[str, ...]
+    volatile: tuple[str, ...]
+    keep_function: str
+    keep_arguments: tuple[str, ...]
+    manual_stub: str
+    manual_skeleton: str
+    args: tuple[Argument, ...]
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether a message for it exists."""
+        return self.mode not in ("local", "unsupported")
+
+
+@dataclass(frozen=True)
+class Api:
+    """A spec of functions."""
+
+    name: str
+    version: int
+    handles: tuple[Handle, ...]
+    functions: tuple[Function, ...]
+
+    def handle(self, name: str) -> Handle:
+        """A kind by name; KeyError if the spec has none."""
+        for entry in self.handles:
+            if entry.name == name:
+                return entry
+        raise KeyError(name)
+
+
+def load_api(name: str, path: Path | None = None) -> Api:
+    """Loads core.yaml or opencl.yaml; TestbedError on duplicates and on names that do not exist."""
+    path = path or spec_path(name)
+    data = read_spec(path, "functions")
+    handles = tuple(
+        Handle(h["name"], h["kind"], h["type"], h["error"]) for h in data.get("handles", [])
+    )
+    api = Api(data["name"], data["version"], handles, tuple(map(_function, data["functions"])))
+    _refuse_duplicates(path, "$.functions", [f.name for f in api.functions])
+    _refuse_duplicates(path, "$.functions opcode", [hex(f.opcode) for f in api.functions])
+    for function in api.functions:
+        _check_function(path, api, function)
+    return api
+
+
+def _check_function(path: Path, api: Api, function: Function) -> None:
+    where = f"$.functions({function.name})"
+    names = [argument.name for argument in function.args]
+    _refuse_duplicates(path, f"{where}.args", names)
+    kinds = {handle.name for handle in api.handles}
+    used = [function.creates, function.releases]
+    used += [a.handle for a in function.args] + [a.handles for a in function.args]
+    for kind in used:
+        if kind and kind not in kinds:
+            raise TestbedError(
+                f"{path.name}: {where}: unknown handle kind {kind!r}",
+                f"one of {', '.join(sorted(kinds))}",
+            )
+    for argument in function.args:
+        if argument.count and argument.count not in names:
+            raise TestbedError(
+                f"{path.name}: {where}.args({argument.name}): count {argument.count!r} is no argument",
+                f"one of {', '.join(names)}",
+            )
+    if function.blocks not in ("", "true") and function.blocks not in names:
+        raise TestbedError(
+            f"{path.name}: {where}.blocks: {function.blocks!r} is no argument",
+            f"true or one of {', '.join(names)}",
+        )
+
+
+def _function(entry: dict[str, Any]) -> Function:
+    keep = entry.get("keep", {})
+    manual = entry.get("manual", {})
+    blocks = entry.get("blocks", "")
+    volatile = entry.get("volatile", [])
+    return Function(
+        name=entry["name"],
+        opcode=entry["opcode"],
+        doc=entry.get("doc", ""),
+        returns=entry.get("returns", "int"),
+        mode=entry["mode"],
+        blocks="true" if blocks is True else blocks,
+        creates=entry.get("creates", ""),
+        releases=entry.get("releases", ""),
+        command=entry.get("command", ""),
+        prepare=entry.get("prepare", ""),
+        immutable=entry.get("immutable", ""),
+        opaque=tuple(entry.get("opaque", ())),
+        volatile=("all",) if volatile == "all" else tuple(volatile),
+        keep_function=keep.get("function", ""),
+        keep_arguments=tuple(keep.get("arguments", ())),
+        manual_stub=manual.get("stub", ""),
+        manual_skeleton=manual.get("skeleton", ""),
+        args=tuple(map(_argument, entry["args"])),
+    )
+
+
+def _argument(entry: dict[str, Any]) -> Argument:
+    return Argument(
+        name=entry["name"],
+        type=entry.get("type", ""),
+        callback=entry.get("callback", ""),
+        handle=entry.get("handle", ""),
+        optional=entry.get("optional", False),
+        handles=entry.get("handles", ""),
+        count=entry.get("count", ""),
+        in_bytes=entry.get("in", ""),
+        string=entry.get("string", False),
+        out=entry.get("out", ""),
+        size=entry.get("size", ""),
+        written=entry.get("written", ""),
+        out_event=entry.get("out_event", False),
+        errcode=entry.get("errcode", False),
+    )

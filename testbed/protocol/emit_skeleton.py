@@ -1,0 +1,317 @@
+"""C of the server side: one skeleton a function, dispatch by opcode, the table of backend functions, names of opcodes."""
+
+from __future__ import annotations
+
+from testbed.protocol.emit import (
+    banner,
+    element_type,
+    functions_with,
+    kind_macro,
+    out_arguments,
+    wrapped,
+)
+from testbed.protocol.spec import Api, Argument, Function
+
+BLOB_BYTES_MAX = "WH_CL_BLOB_BYTES_MAX"
+
+
+def core_backend_header(api: Api) -> str:
+    """What the worker implements of core.yaml."""
+    out = [banner("core.yaml"), "#ifndef WH_CORE_BACKEND_H\n#define WH_CORE_BACKEND_H\n\n"]
+    out.append("#include <stdint.h>\n\nstruct wh_session;\n\n/* Each returns 0 or -errno. */\n")
+    for function in api.functions:
+        out.append(f"/* {function.doc} */\n")
+        declarations = ["struct wh_session *session"] + [a.declaration for a in function.args]
+        out.append(wrapped(f"int wh_core_{function.name}", declarations, ";") + "\n")
+    out.append("\n#endif\n")
+    return "".join(out)
+
+
+def core_source(api: Api) -> str:
+    """Skeletons of the runtime's own calls and their dispatch."""
+    out = [banner("core.yaml"), "#include <errno.h>\n\n"]
+    out.append('#include "skeleton.h"\n#include "wh_core_backend.h"\n#include "wh_wire.h"\n')
+    out.append('#include "wh_skeleton_parts.h"\n')
+    out.extend("\n" + _core_skeleton(function) for function in api.functions)
+    out.append("\n" + _dispatch("core", api.functions))
+    return "".join(out)
+
+
+def _core_skeleton(function: Function) -> str:
+    body = [f"static int skeleton_{function.name}(struct wh_request *request)\n{{"]
+    for argument in function.args:
+        name = argument.name
+        if argument.out == "value":
+            body.append(f"    {element_type(argument)} {name} = 0;")
+        elif argument.out == "bytes":
+            body.append(f"    size_t {name}_bytes = 0;")
+            body.append(f"    void *{name} = wh_take_out(request, &{name}_bytes);")
+        else:
+            body.append(f"    {argument.type} {name} = wh_take_u64(request);")
+    body.append("    if (wh_request_failed(request)) {\n        return -EBADMSG;\n    }")
+    for argument in function.args:
+        name = argument.name
+        if argument.out == "bytes":
+            body.append(f"    if ({name} == NULL || {name}_bytes < {argument.size}) {{")
+            body.append("        return -EBADMSG;\n    }")
+    if function.blocks:
+        body.append("    wh_block_begin(request->session);")
+    arguments = [("&" if a.out == "value" else "") + a.name for a in function.args]
+    call = ", ".join(["request->session", *arguments])
+    body.append(f"    int error = wh_core_{function.name}({call});")
+    if function.blocks:
+        body.append("    wh_block_end(request->session);")
+    for argument in out_arguments(function):
+        if argument.out == "value":
+            body.append(f"    wh_reply_u64(request, {argument.name});")
+        else:
+            body.append(f"    wh_reply_out(request, error != 0 ? 0 : {argument.size});")
+    body.append("    return error;\n}")
+    return "\n".join(body) + "\n"
+
+
+def _dispatch(name: str, functions: tuple[Function, ...] | list[Function]) -> str:
+    out = [f"int wh_dispatch_{name}(uint16_t opcode, struct wh_request *request)\n{{\n"]
+    out.append("    switch (opcode) {\n")
+    for function in functions:
+        out.append(f"    case WH_OP_{function.name}:\n")
+        out.append(f"        return skeleton_{function.name}(request);\n")
+    out.append("    default:\n        return -ENOSYS;\n    }\n}\n")
+    return "".join(out)
+
+
+def parts_header() -> str:
+    """Dispatchers of the single specs."""
+    return (
+        banner("core.yaml, opencl.yaml") + "#ifndef WH_SKELETON_PARTS_H\n#define WH_SKELETON_PARTS_H\n\n"
+        "#include <stdint.h>\n\nstruct wh_request;\n\n"
+        "/* Each returns 0 or -errno; -ENOSYS for an opcode that is not of its spec. */\n"
+        "int wh_dispatch_core(uint16_t opcode, struct wh_request *request);\n"
+        "int wh_dispatch_opencl(uint16_t opcode, struct wh_request *request);\n\n"
+        "/* Name of a function by opcode; \"?\" if there is none. */\n"
+        "const char *wh_opcode_name(uint16_t opcode);\n\n#endif\n"
+    )
+
+
+def dispatch_source() -> str:
+    """The one entry: the runtime's own calls, then the API."""
+    return (
+        banner("core.yaml, opencl.yaml") + "#include <errno.h>\n\n"
+        '#include "skeleton.h"\n#include "wh_skeleton_parts.h"\n\n'
+        "int wh_dispatch(uint16_t opcode, struct wh_request *request)\n{\n"
+        "    int error = wh_dispatch_core(opcode, request);\n"
+        "    return error == -ENOSYS ? wh_dispatch_opencl(opcode, request) : error;\n}\n"
+    )
+
+
+def names_source(apis: list[Api]) -> str:
+    """Names of all opcodes."""
+    out = [banner("core.yaml, opencl.yaml"), '#include "wh_skeleton_parts.h"\n#include "wh_wire.h"\n\n']
+    out.append("const char *wh_opcode_name(uint16_t opcode)\n{\n    switch (opcode) {\n")
+    for api in apis:
+        for function in api.functions:
+            out.append(f"    case WH_OP_{function.name}:\n        return \"{function.name}\";\n")
+    out.append('    default:\n        return "?";\n    }\n}\n')
+    return "".join(out)
+
+
+def opencl_table_header(api: Api) -> str:
+    """The backend's functions, found by name in the real library."""
+    out = [banner("opencl.yaml"), "#ifndef WH_OPENCL_TABLE_H\n#define WH_OPENCL_TABLE_H\n\n"]
+    out.append("#include <CL/cl_icd.h>\n\n#define WH_OPENCL_FUNCTIONS(X) \\\n")
+    names = [f.name for f in api.functions if f.forwarded]
+    names.append("clSetEventCallback")
+    out.append(" \\\n".join(f"    X({name})" for name in names))
+    out.append("\n\nstruct wh_opencl_table {\n#define WH_OPENCL_MEMBER(name) cl_api_##name name;\n")
+    out.append("    WH_OPENCL_FUNCTIONS(WH_OPENCL_MEMBER)\n#undef WH_OPENCL_MEMBER\n};\n\n#endif\n")
+    return "".join(out)
+
+
+def opencl_source(api: Api) -> str:
+    """All skeletons that need no hand, and the dispatch."""
+    out = [banner("opencl.yaml"), "#include <errno.h>\n\n"]
+    out.append('#include "opencl_backend.h"\n#include "skeleton.h"\n#include "wh_opencl_kinds.h"\n')
+    out.append('#include "wh_skeleton_parts.h"\n#include "wh_wire.h"\n')
+    forwarded = [f for f in api.functions if f.forwarded]
+    for function in forwarded:
+        out.append("\n")
+        if function.manual_skeleton:
+            out.append(f"/* By hand: {function.manual_skeleton} */\n")
+            out.append(f"int wh_skeleton_{function.name}(struct wh_request *request);\n")
+            out.append(f"#define skeleton_{function.name} wh_skeleton_{function.name}\n")
+        else:
+            out.append(opencl_skeleton(function))
+    out.append("\n" + _dispatch("opencl", forwarded))
+    out.append("\n" + _volatile(api))
+    return "".join(out)
+
+
+def opencl_skeleton(function: Function) -> str:
+    """One skeleton."""
+    body = [f"static int skeleton_{function.name}(struct wh_request *request)\n{{"]
+    body.append("    cl_int error = CL_SUCCESS;")
+    for argument in function.args:
+        body.extend(_take(argument))
+    if function.creates:
+        body.append("    uint64_t created = wh_take_u64(request);")
+    if function.mode == "release":
+        body.append("    bool last = wh_take_u64(request) != 0;")
+    body.append("    if (wh_request_failed(request)) {\n        return -EBADMSG;\n    }")
+    body.extend(_validate(function))
+    body.extend(_execute(function))
+    body.append("    return 0;\n}")
+    return "\n".join(body) + "\n"
+
+
+def _take(argument: Argument) -> list[str]:
+    name = argument.name
+    if argument.errcode or argument.callback:
+        return []
+    if argument.handle:
+        kind = kind_macro(argument.handle)
+        handle = "_handle" if argument.handle == "" else ""
+        return [
+            f"    uint64_t {name}_handle{handle} = wh_take_u64(request);",
+            f"    {argument.type} {name} = wh_cl_object(request, {name}_handle, {kind}, &error);",
+        ]
+    if argument.handles:
+        kind = kind_macro(argument.handles)
+        return [
+            f"    cl_uint {name}_count = 0;",
+            f"    {argument.type.replace('const ', '')}{name} =",
+            f"        (void *)wh_cl_objects(request, {kind}, &{name}_count, &error);",
+        ]
+    if argument.in_bytes or argument.string:
+        return [
+            f"    size_t {name}_bytes = 0;",
+            f"    {argument.type}{name} = wh_take_blob(request, &{name}_bytes, {BLOB_BYTES_MAX});",
+        ]
+    if argument.out:
+        return [
+            f"    size_t {name}_bytes = 0;",
+            f"    {argument.type}{name} = wh_take_out(request, &{name}_bytes);",
+        ]
+    if argument.out_event:
+        return ["    uint64_t created = wh_take_u64(request);"]
+    return [f"    {argument.type} {name} = ({argument.type})wh_take_u64(request);"]
+
+
+def _validate(function: Function) -> list[str]:
+    """Sizes that the backend trusts must be those of the bytes that came."""
+    conditions = []
+    for argument in function.args:
+        name = argument.name
+        if argument.in_bytes and "wh_cl_" not in argument.in_bytes:
+            conditions.append(f"({name} != NULL && {name}_bytes < {argument.in_bytes})")
+        elif argument.in_bytes.startswith("wh_cl_properties_bytes"):
+            conditions.append(f"!wh_cl_properties_end({name}, {name}_bytes)")
+        elif argument.in_bytes:
+            conditions.append(f"({name} != NULL && {name}_bytes < sizeof(cl_buffer_region))")
+        elif argument.string:
+            conditions.append(f"!wh_cl_string_ends({name}, {name}_bytes)")
+        elif argument.out == "value":
+            conditions.append(f"({name} != NULL && {name}_bytes < sizeof(*{name}))")
+        elif argument.out == "bytes":
+            conditions.append(f"({name} != NULL && {name}_bytes < {argument.size})")
+        elif argument.out == "info":
+            conditions.append(f"({name} != NULL && {name}_bytes < param_value_size)")
+        elif argument.handles:
+            conditions.append(f"{argument.count} != {name}_count")
+    if not conditions:
+        return []
+    joined = " ||\n        ".join(conditions)
+    return [f"    if ({joined}) {{\n        return -EBADMSG;\n    }}"]
+
+
+def _execute(function: Function) -> list[str]:
+    lines: list[str] = []
+    arguments = []
+    event = any(argument.out_event for argument in function.args)
+    info = any(argument.out == "info" for argument in function.args)
+    for argument in function.args:
+        if argument.errcode:
+            arguments.append("&error")
+        elif argument.callback:
+            arguments.append("NULL")
+        elif argument.out_event:
+            arguments.append("created == 0 ? NULL : &event")
+        elif info and argument.name == "param_value_size_ret":
+            arguments.append("&written")
+        else:
+            arguments.append(argument.name)
+    call = wrapped(f"wh_cl->{function.name}", arguments, ";")
+    if event:
+        lines.append("    cl_event event = NULL;")
+    if info:
+        lines.append("    size_t written = 0;")
+    if function.creates:
+        lines.append(f"    {function.returns} object = NULL;")
+    lines.append("    if (error == CL_SUCCESS) {")
+    if function.blocks == "true":
+        lines.append("        wh_block_begin(request->session);")
+    target = "object" if function.creates else "error"
+    lines.append("        " + f"{target} = {call}".replace("\n", "\n" + " " * (11 + len(target))))
+    if function.blocks == "true":
+        lines.append("        wh_block_end(request->session);")
+    lines.append("    }")
+    opcode = f"WH_OP_{function.name}"
+    if event:
+        lines.append("    error = wh_cl_register(request, created, WH_KIND_EVENT, event, error);")
+    if function.creates:
+        kind = kind_macro(function.creates)
+        lines.append(f"    error = wh_cl_register(request, created, {kind}, object, error);")
+    if function.mode == "release":
+        first = function.args[0]
+        lines.append("    if (last) {")
+        lines.append(
+            f"        wh_handle_remove(request->session, {first.name}_handle, "
+            f"{kind_macro(first.handle)});\n    }}"
+        )
+    lines.append(f"    wh_cl_reply_error(request, {opcode}, error);")
+    for argument in out_arguments(function):
+        lines.append(f"    wh_reply_out(request, {_written(function, argument, info)});")
+    if info and function.opaque:
+        names = ", ".join(function.opaque)
+        hide = [
+            f"    static const cl_uint opaque[] = {{{names}}};",
+            "    if (error == CL_SUCCESS) {",
+            "        wh_cl_hide(param_name, opaque, sizeof(opaque) / sizeof(opaque[0]), param_value,",
+            "                   written);\n    }",
+        ]
+        position = next(i for i, line in enumerate(lines) if "wh_cl_reply_error" in line)
+        lines[position:position] = hide
+    if info:
+        position = next(i for i, line in enumerate(lines) if "wh_cl_reply_error" in line)
+        lines[position:position] = [
+            "    if (error == CL_SUCCESS && param_value_size_ret != NULL) {",
+            "        *param_value_size_ret = written;\n    }",
+        ]
+    return lines
+
+
+def _written(function: Function, argument: Argument, info: bool) -> str:
+    name = argument.name
+    failed = f"{name} == NULL || error != CL_SUCCESS"
+    if argument.out == "value":
+        return f"{failed} ? 0 : sizeof(*{name})"
+    if argument.out == "info":
+        return f"{failed} ? 0 : written"
+    return f"{failed} ? 0 : {argument.written}"
+
+
+def _volatile(api: Api) -> str:
+    """Which replies differ from run to run: by opcode and, for queries, by parameter."""
+    out = ["bool wh_cl_reply_volatile(uint16_t opcode, const uint64_t *items, size_t count)\n{\n"]
+    out.append("    switch (opcode) {\n")
+    for function in api.functions:
+        if not function.volatile:
+            continue
+        out.append(f"    case WH_OP_{function.name}:\n")
+        if function.volatile == ("all",):
+            out.append("        return true;\n")
+            continue
+        place = [argument.name for argument in function.args].index("param_name")
+        tests = " ||\n               ".join(f"items[{place}] == {name}" for name in function.volatile)
+        out.append(f"        return count > {place} &&\n               ({tests});\n")
+    out.append("    default:\n        (void)items;\n        (void)count;\n        return false;\n    }\n}\n")
+    return "".join(out)
