@@ -125,11 +125,12 @@ static void wh_mount_root(void)
 static void wh_copy_file(const char *from, const char *to)
 {
     char buffer[4096];
+    struct stat status;
     ssize_t size;
     int in = open(from, O_RDONLY | O_CLOEXEC);
     int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
-    if (in < 0 || out < 0) {
+    if (in < 0 || out < 0 || fstat(in, &status) != 0 || fchmod(out, status.st_mode & 07777) != 0) {
         wh_die(from);
     }
     while ((size = read(in, buffer, sizeof(buffer))) > 0) {

@@ -2,8 +2,8 @@
 
 Each is an artifact of its own, so that a change of one leaves the others alone:
 
-- `guest-root`: mmdebstrap's file system as an ext4 file, the kernel, the modules the initramfs needs
-  and the kernel's headers (on the host only, never in the guest).  Made without mounts, loop
+- `guest-root`: mmdebstrap's file system as an ext4 file, the kernel, the modules the initramfs
+  needs and the kernel's headers (on the host only, never in the guest).  Made without mounts, loop
   devices or KVM, so that a plain container can do it.
 - `guest-initrd`: a static init (guest_agent/init/init.c) and the modules.
 - `guest-driver`: the module for this very kernel, compiled on the host against those headers.
@@ -112,7 +112,7 @@ def build_driver(headers: Path, source: Path) -> Path:
     generated = REPOSITORY / "build" / "generated" / "include"
     inputs: dict[str, str | bytes | Path] = {
         "release": release,
-        "headers": str(headers),
+        "headers": headers.parent.name,
         "compiler": _compiler_version(),
     }
     for file in sorted(source.iterdir()):
@@ -129,7 +129,7 @@ def build_driver(headers: Path, source: Path) -> Path:
             if name.startswith("source/") and isinstance(value, Path):
                 shutil.copy(value, work / value.name)
         tree = headers / "usr" / "src" / f"linux-headers-{release}"
-        argv = ["make", "-C", tree, f"M={work}", "CC=gcc", "modules"]
+        argv: list[str | Path] = ["make", "-C", tree, f"M={work}", "CC=gcc", "modules"]
         if "generated" in inputs:
             shutil.copy(generated / "wh_wire.h", work / "wh_wire.h")
         run_logged(argv, log, COMMAND_TIMEOUT_S)
@@ -145,10 +145,15 @@ def build_driver(headers: Path, source: Path) -> Path:
     return artifact("guest-driver", inputs, build) / "wormhole.ko"
 
 
-def seed_archive(files: Mapping[str, bytes]) -> bytes:
-    """A cpio archive with files for /run/wormhole, to be put behind the image's initrd."""
+def seed_archive(files: Mapping[str, bytes], private: Iterable[str] = ()) -> bytes:
+    """A cpio archive with files for /run/wormhole, to be put behind the image's initrd.
+
+    Files named in `private` are readable by root alone.
+    """
+    hidden = set(private)
     entries: list[Entry] = [("seed", 0o040755, b"")]
-    entries += [(f"seed/{name}", 0o100600, content) for name, content in files.items()]
+    for name, content in files.items():
+        entries.append((f"seed/{name}", 0o100600 if name in hidden else 0o100644, content))
     return cpio_archive(entries)
 
 
@@ -359,7 +364,10 @@ def _bootstrap(sources: _Sources, root: Path, debs: Path, log: Path) -> None:
         "--skip=chroot/mount",
         "--skip=output/dev",
         f"--include={','.join(PACKAGES)}",
-        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("man", "doc", "locale", "info")),
+        *(
+            f"--dpkgopt=path-exclude=/usr/share/{name}/*"
+            for name in ("man", "doc", "locale", "info")
+        ),
         *(f"--aptopt={setting}" for setting in _apt_settings()),
         f'--customize-hook=sh "{script}" "{debs}" {KERNEL_PACKAGE} {HEADERS_PACKAGE}',
         sources.suite,

@@ -1,0 +1,174 @@
+"""QEMU's command line as a pure function of a VM's configuration.
+
+The guest's hardware is the least that the testbed needs, so that it starts fast and nothing that
+is not measured takes time: no display, no USB, one disk, one network card.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from testbed.errors import TestbedError
+from testbed.machine.image import GuestImage
+
+CONSOLE_NAME = "console.log"
+QMP_SOCKET_NAME = "qmp.sock"
+INITRD_NAME = "initrd"
+DEVICE_ID = "wormhole0"
+RECONNECT_MS = 200
+MIB = 1 << 20
+
+# What QEMU's user network gives every guest; with TAP the host's side must be set up to match.
+GUEST_ADDRESS = "10.0.2.15"
+GUEST_NETMASK = "255.255.255.0"
+HOST_ADDRESS = "10.0.2.2"
+NAMESERVER_ADDRESS = "10.0.2.3"
+
+
+class Qemu(Protocol):
+    """A QEMU to start: its program and where its firmware lies."""
+
+    @property
+    def binary(self) -> Path: ...
+
+    @property
+    def data_dir(self) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Region:
+    """The wormhole device: the size of its shared region and the host server's Unix socket.
+
+    `ioeventfd` off makes the device count every notification exactly, at the price of a detour
+    through the vCPU thread: for instrumented runs only.
+    """
+
+    size_bytes: int
+    device_socket: Path
+    ioeventfd: bool = True
+
+
+@dataclass(frozen=True)
+class VmConfig:
+    """What can be chosen about a VM.
+
+    `accelerator` "" takes what `probe.accelerator` finds.  `ssh_port` 0 takes a free one.  `tap`
+    names a prepared TAP interface: the guest has `GUEST_ADDRESS` on it, the host `HOST_ADDRESS`.
+    """
+
+    name: str = "guest"
+    cpus: int = 2
+    memory_mib: int = 1024
+    region: Region | None = None
+    accelerator: str = ""
+    ssh_port: int = 0
+    tap: str = ""
+    kernel_arguments: str = ""
+
+
+def check_config(config: VmConfig) -> None:
+    """Refuse, before anything is started, what QEMU or the guest would choke on later."""
+    if config.accelerator not in ("", "kvm", "tcg"):
+        raise TestbedError(
+            f"unknown accelerator {config.accelerator!r}", "use kvm or tcg, or leave it out"
+        )
+    if not 1 <= config.cpus <= 255:
+        raise TestbedError(f"a VM cannot have {config.cpus} CPUs", "use 1 to 255")
+    if config.memory_mib < 128:
+        raise TestbedError(
+            f"a guest does not start in {config.memory_mib} MiB of memory", "use at least 128"
+        )
+    if not 0 <= config.ssh_port <= 65535:
+        raise TestbedError(f"there is no TCP port {config.ssh_port}", "use 1024 to 65535, or 0")
+    size_bytes = config.region.size_bytes if config.region else MIB
+    if size_bytes < MIB or size_bytes & (size_bytes - 1):
+        raise TestbedError(
+            f"the shared region cannot have {size_bytes} bytes",
+            "use a power of two of at least 1 MiB",
+        )
+    for text in (config.name, config.tap):
+        if "," in text or "=" in text or "/" in text:
+            raise TestbedError(f"{text!r} is no name for a VM or interface", "use letters, digits")
+
+
+def qemu_argv(
+    config: VmConfig, image: GuestImage, qemu: Qemu, accelerator: str, ssh_port: int
+) -> list[str]:
+    """The argument list for one VM.
+
+    QEMU runs in the VM's run directory: console, QMP socket and initrd are named relative to it,
+    so that no path gets too long for a Unix socket.  `accelerator` is kvm or tcg.
+    """
+    return [
+        str(qemu.binary),
+        *("-L", str(qemu.data_dir)),
+        *("-name", f"wormhole-{config.name},debug-threads=on"),
+        *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+        *("-machine", "q35,usb=off,vmport=off,smbus=off,hpet=off"),
+        *_accelerator_arguments(accelerator),
+        *("-smp", f"{config.cpus},sockets=1,cores={config.cpus},threads=1"),
+        *("-m", f"{config.memory_mib}M"),
+        *("-kernel", str(image.kernel), "-initrd", INITRD_NAME),
+        *("-append", kernel_arguments(config, accelerator)),
+        *("-serial", f"file:{CONSOLE_NAME}"),
+        *("-chardev", f"socket,id=qmp,path={QMP_SOCKET_NAME},server=on,wait=off"),
+        *("-mon", "chardev=qmp,mode=control"),
+        *_disk_arguments(image.root),
+        *_network_arguments(config, ssh_port),
+        *_region_arguments(config.region),
+    ]
+
+
+def kernel_arguments(config: VmConfig, accelerator: str) -> str:
+    """The guest kernel's command line."""
+    words = ["console=ttyS0", "panic=-1", "rcupdate.rcu_expedited=1"]
+    if accelerator == "tcg":
+        # Emulated instructions are not open to speculation, and the detours cost much there.
+        words += ["mitigations=off", "no_timer_check"]
+    if config.kernel_arguments:
+        words.append(config.kernel_arguments)
+    return " ".join(words)
+
+
+def _accelerator_arguments(accelerator: str) -> list[str]:
+    if accelerator == "kvm":
+        return ["-accel", "kvm", "-cpu", "host"]
+    return ["-accel", "tcg,thread=multi", "-cpu", "max"]
+
+
+def _disk_arguments(root: Path) -> list[str]:
+    # snapshot=on: writes go to a file of QEMU's own that is unlinked at once, so that VMs share
+    # nothing but the template's page cache and nothing is left when QEMU dies in whatever way.
+    return [
+        *("-drive", f"file={_escaped(root)},format=raw,if=none,id=root,snapshot=on"),
+        *("-device", "virtio-blk-pci,drive=root"),
+    ]
+
+
+def _network_arguments(config: VmConfig, ssh_port: int) -> list[str]:
+    if config.tap:
+        backend = f"tap,id=net,ifname={config.tap},script=no,downscript=no"
+    else:
+        backend = f"user,id=net,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"
+    return ["-netdev", backend, "-device", "virtio-net-pci,netdev=net,romfile="]
+
+
+def _region_arguments(region: Region | None) -> list[str]:
+    if region is None:
+        return []
+    memory = f"memory-backend-memfd,id=region,size={region.size_bytes},share=on"
+    server = f"socket,id=server,path={_escaped(region.device_socket)},reconnect-ms={RECONNECT_MS}"
+    ioeventfd = "on" if region.ioeventfd else "off"
+    return [
+        *("-object", memory),
+        *("-chardev", server),
+        "-device",
+        f"virtio-wormhole-pci,id={DEVICE_ID},memdev=region,chardev=server,ioeventfd={ioeventfd}",
+    ]
+
+
+def _escaped(path: Path) -> str:
+    """A path as a value in one of QEMU's comma-separated options."""
+    return str(path).replace(",", ",,")

@@ -1,0 +1,289 @@
+"""SSH to a guest: connect with a pinned host key, run programs, copy trees."""
+
+from __future__ import annotations
+
+import io
+import logging
+import shlex
+import socket
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import paramiko
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from testbed.errors import TestbedError
+
+CONNECT_TIMEOUT_S = 60.0
+TRY_TIMEOUT_S = 15.0
+CONNECT_POLL_S = 0.1
+COPY_TIMEOUT_S = 300.0
+READ_BYTES = 65536
+CHANNEL_POLL_S = 0.5
+
+Stream = Literal["stdout", "stderr"]
+OnOutput = Callable[[Stream, bytes], None]
+
+# paramiko logs, with tracebacks, each attempt that meets a guest which is not up yet.
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """An ed25519 key pair in OpenSSH's formats."""
+
+    private: bytes
+    public: str
+
+    def key(self) -> paramiko.Ed25519Key:
+        """The pair as paramiko wants it."""
+        return paramiko.Ed25519Key.from_private_key(io.StringIO(self.private.decode()))
+
+
+def generate_key_pair() -> KeyPair:
+    """A new key pair, made on the host where there is entropy and speed."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return KeyPair(private, public.decode())
+
+
+@dataclass(frozen=True)
+class SshResult:
+    """How a program in the guest ended; `status` is -1 if a signal or a lost link ended it."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+    wall_s: float
+
+
+class Ssh:
+    """One authenticated connection; channels of several threads may share it."""
+
+    def __init__(self, transport: paramiko.Transport, where: str) -> None:
+        self._transport = transport
+        self._where = where
+
+    def run(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+        on_output: OnOutput | None = None,
+        stdin: bytes = b"",
+        keep_stdin: bool = False,
+        check: bool = False,
+    ) -> SshResult:
+        """Run a program and wait for its end.
+
+        `on_output` gets every piece as it arrives; the result holds all of it too.  With
+        `keep_stdin` the program's standard input stays open until it ends, so that a program can
+        tell by its end that we are gone.  With `check` a non-zero status is an error.
+        Raises TestbedError at the limit or if the connection breaks; the channel is closed then.
+        """
+        words = [*(f"{key}={value}" for key, value in (env or {}).items()), *argv]
+        command = shlex.join(["env", *words] if env else words)
+        started_s = time.monotonic()
+        try:
+            with self._transport.open_session(timeout=TRY_TIMEOUT_S) as channel:
+                channel.exec_command(command)
+                _feed(channel, stdin, not keep_stdin)
+                stdout, stderr = _collect(channel, started_s + timeout_s, on_output)
+                status = channel.recv_exit_status() if channel.exit_status_ready() else -1
+        except TimeoutError as error:
+            raise TestbedError(
+                f"`{_short(argv)}` in {self._where} was stopped at its limit of {timeout_s:.0f} s",
+                "see the guest's console log",
+            ) from error
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise TestbedError(
+                f"the connection to {self._where} broke while `{_short(argv)}` ran: {error}",
+                "see the guest's console log",
+            ) from error
+        result = SshResult(status, stdout, stderr, time.monotonic() - started_s)
+        if check and status != 0:
+            said = (stderr or stdout).decode(errors="replace").strip().splitlines()
+            raise TestbedError(
+                f"`{_short(argv)}` in {self._where} failed with exit status {status}: "
+                f"{said[-1] if said else 'it said nothing'}"
+            )
+        return result
+
+    def put(self, files: Mapping[str, Path | bytes], timeout_s: float = COPY_TIMEOUT_S) -> None:
+        """Copy files and directories to absolute paths in the guest, as one tar stream.
+
+        Owned by root; executable files stay executable.  A directory's contents are copied into the
+        target, `__pycache__` left out.
+        """
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for target, source in files.items():
+                _add(tar, target.lstrip("/"), source)
+        extract = ["tar", "-x", "-C", "/", "--no-same-owner", "-f", "-"]
+        self.run(extract, stdin=archive.getvalue(), timeout_s=timeout_s, check=True)
+
+    def get(self, path: str, timeout_s: float = COPY_TIMEOUT_S) -> bytes:
+        """Read one file of the guest."""
+        return self.run(["cat", path], timeout_s=timeout_s, check=True).stdout
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection still stands, as far as this side knows."""
+        return self._transport.is_active()
+
+    def close(self) -> None:
+        """Close the connection and all its channels."""
+        self._transport.close()
+
+    def __enter__(self) -> Ssh:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def connect(
+    host: str,
+    port: int,
+    user: str,
+    key: KeyPair,
+    host_key: str,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    give_up: Callable[[], None] = lambda: None,
+) -> Ssh:
+    """Connect, trying again until `timeout_s` is over.
+
+    `host_key` is the one public key accepted (`ssh-ed25519 AAAA...`): another one is an error at
+    once.  `give_up` is called between attempts and may raise, for instance because QEMU has ended.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    where = f"{user}@{host}:{port}"
+    while True:
+        give_up()
+        left_s = deadline_s - time.monotonic()
+        try:
+            return Ssh(_attempt(host, port, user, key, host_key, min(left_s, TRY_TIMEOUT_S)), where)
+        except paramiko.AuthenticationException as error:
+            raise TestbedError(f"{where} refused our key: {error}") from error
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            if time.monotonic() + CONNECT_POLL_S >= deadline_s:
+                raise TestbedError(
+                    f"no SSH to {where} within {timeout_s:.0f} s: {error or type(error).__name__}",
+                    "see the guest's console log, or give a longer limit",
+                ) from error
+        time.sleep(CONNECT_POLL_S)
+
+
+def _attempt(
+    host: str, port: int, user: str, key: KeyPair, host_key: str, timeout_s: float
+) -> paramiko.Transport:
+    link = socket.create_connection((host, port), timeout=max(timeout_s, 0.1))
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    transport = paramiko.Transport(link)
+    try:
+        transport.banner_timeout = timeout_s
+        transport.auth_timeout = timeout_s
+        transport.start_client(timeout=timeout_s)
+        shown = transport.get_remote_server_key()
+        if f"{shown.get_name()} {shown.get_base64()}" != " ".join(host_key.split()[:2]):
+            raise TestbedError(
+                f"{host}:{port} shows another host key than the VM we started",
+                "another program has taken the port; start again",
+            )
+        transport.auth_publickey(user, key.key())
+    except BaseException:
+        transport.close()
+        raise
+    return transport
+
+
+def _feed(channel: paramiko.Channel, data: bytes, close: bool) -> None:
+    """Send standard input in the background, as a program may answer before it has read all."""
+
+    def send() -> None:
+        try:
+            channel.sendall(data)
+            if close:
+                channel.shutdown_write()
+        except (OSError, EOFError, paramiko.SSHException):
+            pass  # the program ended without reading all: its status tells
+
+    threading.Thread(target=send, name="ssh-stdin", daemon=True).start()
+
+
+def _collect(
+    channel: paramiko.Channel, deadline_s: float, on_output: OnOutput | None
+) -> tuple[bytes, bytes]:
+    """Read both streams to their ends, or raise TimeoutError at the deadline."""
+    stdout = bytearray()
+    stderr = bytearray()
+    arrived = threading.Event()
+    channel.in_buffer.set_event(arrived)
+    channel.in_stderr_buffer.set_event(arrived)
+    while True:
+        arrived.clear()
+        # Order matters: the end of the streams is looked at before they are emptied.
+        ended = channel.closed or channel.eof_received
+        moved = False
+        while channel.recv_ready():
+            moved = True
+            piece = channel.recv(READ_BYTES)
+            stdout += piece
+            if on_output:
+                on_output("stdout", piece)
+        while channel.recv_stderr_ready():
+            moved = True
+            piece = channel.recv_stderr(READ_BYTES)
+            stderr += piece
+            if on_output:
+                on_output("stderr", piece)
+        left_s = deadline_s - time.monotonic()
+        if ended and not moved:
+            channel.status_event.wait(timeout=max(0.0, min(left_s, TRY_TIMEOUT_S)))
+            return bytes(stdout), bytes(stderr)
+        if left_s <= 0:
+            raise TimeoutError
+        if not moved and not ended:
+            arrived.wait(timeout=min(left_s, CHANNEL_POLL_S))
+
+
+def _add(tar: tarfile.TarFile, name: str, source: Path | bytes) -> None:
+    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if "__pycache__" in member.name:
+            return None
+        member.uid = member.gid = 0
+        member.uname = member.gname = "root"
+        member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+        return member
+
+    if isinstance(source, bytes):
+        member = tarfile.TarInfo(name)
+        member.size = len(source)
+        member.mode = 0o644
+        tar.addfile(member, io.BytesIO(source))
+    else:
+        tar.add(source, arcname=name, filter=plain)
+
+
+def _short(argv: Sequence[str]) -> str:
+    words = " ".join(argv[:4])
+    return words if len(argv) <= 4 else f"{words} ..."
