@@ -1,0 +1,161 @@
+"""What a program printed, read as the course of its training: one value and one time per step.
+
+An event line is one JSON object with the key `event`:
+
+    {"event": "start", "data_sha256": "...", ...}
+    {"event": "step", "step": 0, "t_ns": 123, "loss": 2.3, "loss_bits": "40133333"}
+    {"event": "end", ...}
+
+`t_ns` is the program's own CLOCK_MONOTONIC in nanoseconds; `loss_bits` the bits of the float32 loss
+in hexadecimal, most significant first, and `loss` the same value for people.  All other lines are
+the program's own business.  Programs that print no event lines are read with a pattern.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from testbed.errors import TestbedError
+
+LINE_LIMIT = 1 << 16
+STEPS_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: its number, when it ended (ns, one clock for all steps), the loss and its bits."""
+
+    index: int
+    t_ns: int
+    loss: float | None
+    loss_bits: str | None
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The steps in order, and what the start and end events said."""
+
+    steps: tuple[Step, ...]
+    start: Mapping[str, Any] = field(default_factory=dict)
+    end: Mapping[str, Any] = field(default_factory=dict)
+
+    def durations_ns(self, warmup_steps: int) -> list[int]:
+        """Time of each step after the warm-up: from the end of the step before to its own end."""
+        times = [step.t_ns for step in self.steps]
+        first = max(warmup_steps, 1)
+        return [times[index] - times[index - 1] for index in range(first, len(times))]
+
+
+def read_events(lines: Iterable[str]) -> Trajectory:
+    """Read event lines.  Raises TestbedError naming the line if one is malformed.
+
+    The program may be anything, so its output is checked: numbers must be numbers, steps must
+    count up from 0 and time must not run backwards.
+    """
+    start: Mapping[str, Any] = {}
+    end: Mapping[str, Any] = {}
+    steps: list[Step] = []
+    for number, line in enumerate(lines, 1):
+        event = _event(number, line)
+        if event is None:
+            continue
+        if event["event"] == "start":
+            start = event
+        elif event["event"] == "end":
+            end = event
+        elif event["event"] == "step":
+            steps.append(_step(number, event))
+            _check_order(number, steps)
+    return Trajectory(steps=tuple(steps), start=start, end=end)
+
+
+def read_pattern(timed_lines: Iterable[tuple[int, str]], pattern: str) -> Trajectory:
+    """Read steps with a regular expression from lines with the time (ns) at which each was read.
+
+    Group `loss` is the loss; group `step` must count up from its first value.  Raises TestbedError
+    naming the line if a matched value is not a number or the steps have a gap.
+    """
+    expression = re.compile(pattern)
+    steps: list[Step] = []
+    first: int | None = None
+    for number, (t_ns, line) in enumerate(timed_lines, 1):
+        match = expression.search(line[:LINE_LIMIT])
+        if match is None:
+            continue
+        groups = match.groupdict()
+        index = len(steps)
+        if groups.get("step") is not None:
+            said = _number(number, "step", groups["step"])
+            first = int(said) if first is None else first
+            index = int(said) - first
+        loss = None if groups.get("loss") is None else _number(number, "loss", groups["loss"])
+        bits = None if loss is None else struct.pack(">d", loss).hex()
+        steps.append(Step(index=index, t_ns=t_ns, loss=loss, loss_bits=bits))
+        _check_order(number, steps)
+    return Trajectory(steps=tuple(steps))
+
+
+def _event(number: int, line: str) -> dict[str, Any] | None:
+    """The event on a line, or None for a line that is none."""
+    if not line.startswith("{") or '"event"' not in line:
+        return None
+    if len(line) > LINE_LIMIT:
+        raise _error(number, f"is longer than {LINE_LIMIT} characters")
+    try:
+        event = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise _error(number, f"is no JSON object: {error}") from error
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        raise _error(number, "has no text under `event`")
+    return event
+
+
+def _step(number: int, event: Mapping[str, Any]) -> Step:
+    index, t_ns, bits = event.get("step"), event.get("t_ns"), event.get("loss_bits")
+    for key, value in (("step", index), ("t_ns", t_ns)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise _error(number, f"has {value!r} under `{key}`, not a whole number")
+    assert isinstance(index, int) and isinstance(t_ns, int)
+    if bits is not None:
+        if not isinstance(bits, str) or not re.fullmatch(r"[0-9a-f]{8}", bits):
+            raise _error(number, f"has {bits!r} under `loss_bits`, not 8 hexadecimal digits")
+        loss: float | None = struct.unpack(">f", bytes.fromhex(bits))[0]
+    else:
+        said = event.get("loss")
+        if said is not None and (not isinstance(said, int | float) or isinstance(said, bool)):
+            raise _error(number, f"has {said!r} under `loss`, not a number")
+        loss = None if said is None else float(said)
+        bits = None if loss is None else struct.pack(">d", loss).hex()
+    return Step(index=index, t_ns=t_ns, loss=loss, loss_bits=bits)
+
+
+def _check_order(number: int, steps: list[Step]) -> None:
+    if len(steps) > STEPS_LIMIT:
+        raise _error(number, f"is one step too many (limit {STEPS_LIMIT})")
+    if steps[-1].index != len(steps) - 1:
+        raise _error(number, f"is step {steps[-1].index}, expected {len(steps) - 1}")
+    if len(steps) > 1 and steps[-1].t_ns < steps[-2].t_ns:
+        raise _error(number, "is earlier than the step before it")
+
+
+def _number(number: int, group: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise _error(number, f"has {text!r} for `{group}`, not a number") from error
+    if group == "step" and not math.isfinite(value):
+        raise _error(number, f"has {text!r} for `step`")
+    return value
+
+
+def _error(number: int, problem: str) -> TestbedError:
+    return TestbedError(
+        f"line {number} of the program's output {problem}",
+        "see the trial's log; events are described in testbed/experiment/events.py",
+    )

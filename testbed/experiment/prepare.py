@@ -1,0 +1,434 @@
+"""What a workload needs to run anywhere: program, data, initial weights and packages in one folder.
+
+Everything is made once on the host, kept in the cache and shipped with its hash, so that no library
+path of the machine that runs it decides what is computed: the order of the samples and the initial
+weights come from Python's own generator (the same everywhere), and the images are only scaled by
+whole numbers.
+
+A bundle holds `job.json`, `data.safetensors`, the program, `site/` (unpacked wheels) and, if the
+workload asks for it, `captured.bin`: the training step traced on this machine's accelerator.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from testbed.errors import TestbedError
+from testbed.experiment import zoo
+from testbed.experiment.events import Trajectory, read_events
+from testbed.experiment.workload import WORKLOADS, Command, Data, Model, Package, Workload
+from testbed.machine.artifacts import artifact, artifact_key, cache_dir, log_path, run_logged
+
+PROGRAM = WORKLOADS / "programs" / "train_tinygrad.py"
+CLASSES = 10
+DIGITS_SIDE = 8
+DIGITS_HALF_RANGE = 8  # pixels are 0..16; /8 - 1 is exact in float32
+
+DOWNLOAD_TIMEOUT_S = 300.0
+COMPILE_TIMEOUT_S = 300.0
+CONDITIONS_TIMEOUT_S = 120.0
+TENSOR_BYTES_LIMIT = 1 << 30
+
+Tensors = Mapping[str, tuple[str, tuple[int, ...], bytes]]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A prepared workload: a folder that can be copied anywhere and run there.
+
+    `key` changes with anything that decides what is computed; `data_sha256` is empty for commands.
+    """
+
+    workload: Workload
+    directory: Path
+    key: str
+    data_sha256: str
+
+    def argv(self, directory: Path | PurePosixPath, python: str = "python3") -> list[str]:
+        """The command line, with the bundle's copy at `directory` on the machine that runs it."""
+        task = self.workload.task
+        if isinstance(task, Command):
+            words = [word.replace("{dir}", str(directory)) for word in task.argv]
+            return [
+                python if word == "python3" and not at else word for at, word in enumerate(words)
+            ]
+        return [python, str(directory / PROGRAM.name), str(directory / "job.json")]
+
+    def environment(self, directory: Path | PurePosixPath) -> dict[str, str]:
+        """The variables that the program needs, beside those of the system under test."""
+        return {
+            "PYTHONPATH": str(directory / "site"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONNOUSERSITE": "1",
+            "PYTHONHASHSEED": "0",
+            **dict(self.workload.environment),
+        }
+
+
+def prepare(workload: Workload, traced: bool = False) -> Bundle:
+    """Make the bundle of a workload, or take it from the cache.
+
+    With `traced` the bundle has no captured step even if the workload asks for one.  Making a
+    captured step runs the program on the host's accelerator.  Raises TestbedError.
+    """
+    base = _base_bundle(workload)
+    if traced or not isinstance(workload.task, Model) or not workload.task.captured_step:
+        return base
+    captured = _captured_step(base)
+    inputs: dict[str, str | bytes | Path] = {"base": base.key, "captured": captured}
+
+    def build(directory: Path) -> None:
+        _link_tree(base.directory, directory)
+        _link(captured, directory / "captured.bin")
+        job_path = directory / "job.json"
+        job = json.loads(job_path.read_text(encoding="utf-8"))
+        job["captured"] = {"file": "captured.bin", "sha256": _sha256(captured)}
+        job_path.unlink()  # a hard link into the base bundle: replace it, never write into it
+        job_path.write_text(json.dumps(job, indent=1), encoding="utf-8")
+
+    directory = artifact(f"bundle-{workload.name}", inputs, build)
+    return Bundle(workload, directory, artifact_key(inputs), base.data_sha256)
+
+
+def reference(bundle: Bundle) -> Trajectory:
+    """The trajectory of a native run on the host's accelerator, traced, not captured.
+
+    It is kept in the cache, keyed by the bundle and the accelerator.  Raises TestbedError.
+    """
+    base = _base_bundle(bundle.workload)
+    inputs = {"base": base.key, "conditions": json.dumps(_conditions(base), sort_keys=True)}
+
+    def build(directory: Path) -> None:
+        output = directory / "events.jsonl"
+        timeout_s = float(base.workload.timeout_s)
+        run_native(base, output, timeout_s, log_path("reference", inputs))
+
+    directory = artifact("reference", inputs, build)
+    return read_events((directory / "events.jsonl").read_text(encoding="utf-8").splitlines())
+
+
+def run_native(
+    bundle: Bundle, output: Path, timeout_s: float, log: Path, extra: Sequence[str] = ()
+) -> None:
+    """Run a bundle on the host with the vendor's own library; its standard output goes to a file.
+
+    Raises TestbedError, with the last lines of its errors, if it fails or passes the limit.
+    """
+    argv = [*bundle.argv(bundle.directory, sys.executable), *extra]
+    env = native_environment(bundle)
+    # The shell-free way to send one stream elsewhere: the log gets errors, `output` the events.
+    command = [sys.executable, "-c", _REDIRECT, str(output), *argv]
+    run_logged(command, log, timeout_s, cwd=bundle.directory, env=env)
+
+
+_REDIRECT = (
+    "import os, sys; "
+    "fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644); "
+    "os.dup2(fd, 1); os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
+def native_environment(bundle: Bundle) -> dict[str, str]:
+    """The environment of a native run: the host's own OpenCL, none of our switches."""
+    keep = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("WORMHOLE_", "PYTHON", "OCL_ICD_", "LD_PRELOAD"))
+    }
+    return {
+        **keep,
+        **bundle.environment(bundle.directory),
+        "POCL_CACHE_DIR": str(kernel_cache_seed()),
+    }
+
+
+def kernel_cache_seed() -> Path:
+    """The folder where native runs leave the kernels that PoCL compiled.
+
+    Workers start from a private copy of it, so that no trial measures the compiler.
+    """
+    folder = cache_dir() / "pocl-seed"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def data_tensors(model: Model, steps: int) -> Tensors:
+    """All tensors of a job: `x` and `y` (step, sample, ...) and the initial weights.
+
+    Raises TestbedError if they would be larger than the limit.
+    """
+    data = model.data
+    shape = (steps, model.batch, 1, data.size, data.size)
+    if math.prod(shape) * 4 > TENSOR_BYTES_LIMIT:
+        raise TestbedError(
+            f"{steps} steps of {model.batch} images of {data.size} x {data.size} take "
+            f"{math.prod(shape) * 4 >> 20} MiB (limit {TENSOR_BYTES_LIMIT >> 20})",
+            "take fewer steps, a smaller batch or smaller images",
+        )
+    images, labels = _digits()
+    order = sample_order(len(labels), steps * model.batch, data.seed)
+    scaled = {index: _scaled(images[index], data) for index in set(order)}
+    weights = initial_weights(
+        zoo.parameter_shapes(model.layers, (1, data.size, data.size), CLASSES), model.weights_seed
+    )
+    return {
+        "x": ("F32", shape, b"".join(scaled[index] for index in order)),
+        "y": ("I32", shape[:2], struct.pack(f"<{len(order)}i", *(labels[i] for i in order))),
+        **weights,
+    }
+
+
+def sample_order(samples: int, count: int, seed: int) -> list[int]:
+    """`count` sample numbers: the whole set in a shuffled order, then again in another, ..."""
+    generator = random.Random(seed)
+    order: list[int] = []
+    while len(order) < count:
+        epoch = list(range(samples))
+        generator.shuffle(epoch)
+        order += epoch
+    return order[:count]
+
+
+def initial_weights(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Tensors:
+    """Weights uniform with variance 1/fan-in (LeCun and others, 1998), biases zero."""
+    generator = random.Random(seed)
+    tensors: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
+    for name, shape in shapes.items():
+        count = math.prod(shape)
+        if name.endswith(".bias"):
+            tensors[name] = ("F32", shape, bytes(4 * count))
+            continue
+        bound = math.sqrt(3.0 / zoo.fan_in(shape))
+        values = [(2.0 * generator.random() - 1.0) * bound for _ in range(count)]
+        tensors[name] = ("F32", shape, struct.pack(f"<{count}f", *values))
+    return tensors
+
+
+def write_tensors(path: Path, tensors: Tensors) -> str:
+    """Write tensors in the safetensors format; returns the file's SHA-256.
+
+    The format: u64 length of the header, a JSON header, the raw little-endian data.
+    """
+    header: dict[str, object] = {}
+    offset = 0
+    for name, (dtype, shape, raw) in tensors.items():
+        end = offset + len(raw)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with path.open("wb") as sink:
+        sink.write(struct.pack("<Q", len(head)) + head)
+        for _, _, raw in tensors.values():
+            sink.write(raw)
+    return _sha256(path)
+
+
+def _base_bundle(workload: Workload) -> Bundle:
+    """The bundle without a captured step."""
+    task = workload.task
+    inputs: dict[str, str | bytes | Path] = {
+        "task": repr(_task_parts(workload)),
+        "maker": Path(__file__),
+    }
+    if isinstance(task, Model):
+        inputs |= {"program": PROGRAM, "zoo": Path(zoo.__file__), "scikit-learn": _digits_version()}
+    else:
+        inputs |= {f"file {path.name}": path for path in task.files}
+    site = _site(workload.packages)
+    if site is not None:
+        inputs["packages"] = site.name
+
+    def build(directory: Path) -> None:
+        if site is not None:
+            _link_tree(site, directory / "site")
+        if isinstance(task, Model):
+            shutil.copyfile(PROGRAM, directory / PROGRAM.name)
+            _write_job(directory, workload, task)
+        else:
+            for path in task.files:
+                shutil.copy(path, directory / path.name)
+
+    directory = artifact(f"bundle-{workload.name}", inputs, build)
+    sha256 = ""
+    if isinstance(task, Model):
+        sha256 = _sha256(directory / "data.safetensors")
+    return Bundle(workload, directory, artifact_key(inputs), sha256)
+
+
+def _task_parts(workload: Workload) -> tuple[object, ...]:
+    """What of a workload decides what is computed; limits and documentation do not."""
+    return (workload.name, workload.task, workload.steps, workload.environment)
+
+
+def _write_job(directory: Path, workload: Workload, model: Model) -> None:
+    tensors = data_tensors(model, workload.steps)
+    sha256 = write_tensors(directory / "data.safetensors", tensors)
+    optimiser = model.optimiser
+    job = {
+        "name": workload.name,
+        "model": {"layers": list(model.layers)},
+        "optimiser": {
+            "kind": optimiser.kind,
+            "rate": optimiser.rate,
+            "momentum": optimiser.momentum,
+            "weight_decay": optimiser.weight_decay,
+        },
+        "batch": model.batch,
+        "steps": workload.steps,
+        "data": {"file": "data.safetensors", "sha256": sha256},
+    }
+    (directory / "job.json").write_text(json.dumps(job, indent=1), encoding="utf-8")
+
+
+def _captured_step(base: Bundle) -> Path:
+    """The file with the captured training step for this machine's accelerator."""
+    inputs = {"base": base.key, "conditions": json.dumps(_conditions(base), sort_keys=True)}
+
+    def build(directory: Path) -> None:
+        log = log_path("captured", inputs)
+        extra = ["--capture", str(directory / "captured.bin")]
+        run_native(base, directory / "output", float(base.workload.timeout_s), log, extra)
+
+    return artifact("captured", inputs, build) / "captured.bin"
+
+
+def _conditions(base: Bundle) -> dict[str, str]:
+    """The accelerator and the versions that a captured step or a reference is good for."""
+    return _asked_conditions(
+        (*base.argv(base.directory, sys.executable), "--conditions"),
+        tuple(sorted(native_environment(base).items())),
+    )
+
+
+@functools.cache
+def _asked_conditions(argv: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    try:
+        done = subprocess.run(
+            argv,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=CONDITIONS_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise TestbedError(f"asking for the accelerator failed: {error}", "run `clinfo`") from error
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise TestbedError(
+            f"the workload's program cannot use the host's accelerator: {last}",
+            "run `clinfo`; without a GPU install pocl-opencl-icd",
+        )
+    conditions: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return conditions
+
+
+def _site(packages: Sequence[Package]) -> Path | None:
+    """A folder with the unpacked and compiled wheels, or None if there are no packages."""
+    if not packages:
+        return None
+    inputs: dict[str, str | bytes | Path] = {
+        f"package {package.name}": f"{package.version} {package.sha256}" for package in packages
+    }
+    inputs["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+    def build(directory: Path) -> None:
+        log = log_path("python-packages", inputs)
+        wheels = directory / ".wheels"
+        wheels.mkdir()
+        _download(packages, wheels, log)
+        for wheel in sorted(wheels.iterdir()):
+            _unpack(wheel, directory)
+        shutil.rmtree(wheels)
+        # Hash-based without checks: valid whatever times the copies in a guest get, and a guest
+        # that emulates its processor would spend half a minute compiling.
+        mode = ["--invalidation-mode", "unchecked-hash"]
+        argv = [sys.executable, "-m", "compileall", "-q", *mode, "-s", str(directory), "-p", "/"]
+        run_logged([*argv, "."], log, COMPILE_TIMEOUT_S, cwd=directory)
+
+    return artifact("python-packages", inputs, build)
+
+
+def _download(packages: Sequence[Package], wheels: Path, log: Path) -> None:
+    """Fetch the wheels with pip, which checks their hashes."""
+    pins = wheels.parent / ".pins.txt"
+    pins.write_text(
+        "".join(f"{p.name}=={p.version} --hash=sha256:{p.sha256}\n" for p in packages),
+        encoding="utf-8",
+    )
+    argv = [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
+        *("--no-deps", "--only-binary", ":all:", "--require-hashes"),
+        *("-r", str(pins), "-d", str(wheels)),
+    ]
+    run_logged(argv, log, DOWNLOAD_TIMEOUT_S)
+    pins.unlink()
+
+
+def _unpack(wheel: Path, directory: Path) -> None:
+    """Unpack a wheel that runs on any Python 3 of any machine."""
+    if not wheel.name.endswith("-none-any.whl"):
+        raise TestbedError(
+            f"{wheel.name} holds native code and cannot be shipped to a guest",
+            "pin a pure Python wheel (its name ends in -none-any.whl)",
+        )
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(directory)
+
+
+def _digits() -> tuple[list[list[int]], list[int]]:
+    """Pixels (0..16, row by row) and labels of scikit-learn's digits."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    pixels = [[int(value) for value in row] for row in digits.data.tolist()]
+    return pixels, [int(label) for label in digits.target.tolist()]
+
+
+def _digits_version() -> str:
+    """The data set has been the same file since 2010; the hash of its content says so."""
+    pixels, labels = _digits()
+    return hashlib.sha256(json.dumps([pixels, labels]).encode()).hexdigest()
+
+
+def _scaled(pixels: Sequence[int], data: Data) -> bytes:
+    """One image as float32 in [-1, 1], every pixel repeated."""
+    factor = data.size // DIGITS_SIDE
+    rows: list[bytes] = []
+    for at in range(0, len(pixels), DIGITS_SIDE):
+        row = [pixel / DIGITS_HALF_RANGE - 1.0 for pixel in pixels[at : at + DIGITS_SIDE]]
+        wide = [value for value in row for _ in range(factor)]
+        rows += [struct.pack(f"<{data.size}f", *wide)] * factor
+    return b"".join(rows)
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    """A hard link: artifacts never change; a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,366 @@
+"""The model of a workload: what runs, on which data, what is measured and what must hold.
+
+A workload is a YAML file in `workloads/`, of one of two kinds.  `model:` trains a model of the zoo
+(or one written out as `layers:`); `command:` runs any program and reads its progress from what it
+prints.  `workload_schema` gives the same rules to editors.
+
+    python -m testbed.experiment.workload        write workloads/schema.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from testbed import yamlfile
+from testbed.errors import TestbedError
+from testbed.experiment import zoo
+from testbed.yamlfile import Section
+
+WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
+
+STEPS_LIMIT = 1_000_000
+BATCH_LIMIT = 1 << 16
+TIMEOUT_LIMIT_S = 24 * 3600
+DEFAULT_TIMEOUT_S = 600
+DIGIT_SIDE = 8
+DIGIT_SCALE_LIMIT = 32
+PATTERN_LIMIT = 1000
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+VERSION = re.compile(r"[0-9][A-Za-z0-9.+!-]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+DATA_SETS = ("digits",)
+OPTIMISERS = ("sgd",)
+
+
+@dataclass(frozen=True)
+class Package:
+    """A wheel from PyPI, pinned by version and hash, that is deployed beside the program."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a loss may be from the reference: |a - b| <= absolute + relative * |b|."""
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    @property
+    def is_exact(self) -> bool:
+        """Every bit must be equal."""
+        return self.absolute == 0.0 and self.relative == 0.0
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set: scikit-learn's digits, each pixel repeated to give `size` x `size` images."""
+
+    name: str
+    size: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Stochastic gradient descent."""
+
+    kind: str
+    rate: float
+    momentum: float
+    weight_decay: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to be trained: its layers (see zoo.py), its data, how it is trained.
+
+    `weights_seed` seeds the initial weights.  With `captured_step` the training step is traced
+    once on the host and shipped, so that a slow guest need not trace it.
+    """
+
+    name: str
+    layers: tuple[zoo.Layer, ...]
+    data: Data
+    optimiser: Optimiser
+    batch: int
+    weights_seed: int
+    captured_step: bool
+
+
+@dataclass(frozen=True)
+class Command:
+    """Any program.  `{dir}` in its arguments is the folder where its `files` were put.
+
+    Without `step_pattern` the program prints event lines (see events.py); with it, each line that
+    the regular expression matches is a step, its groups `step` and `loss` being the values.
+    """
+
+    argv: tuple[str, ...]
+    files: tuple[Path, ...]
+    step_pattern: str | None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A workload file, checked.  `steps` includes the `warmup_steps`, which are not measured."""
+
+    path: Path
+    name: str
+    doc: str
+    task: Model | Command
+    steps: int
+    warmup_steps: int
+    tolerance: Tolerance
+    packages: tuple[Package, ...]
+    environment: tuple[tuple[str, str], ...]
+    timeout_s: int
+    sha256: str = field(repr=False, default="")
+
+    def resized(self, batch: int | None = None, steps: int | None = None) -> Workload:
+        """The same workload with another batch or number of steps.
+
+        Raises TestbedError if it has no batch, or if nothing would be left after the warm-up.
+        """
+        changed = self
+        if batch is not None:
+            if not isinstance(self.task, Model):
+                raise TestbedError(
+                    f"{self.path}: `{self.name}` is a command and has no batch to set to {batch}",
+                    "leave `batch` out for this workload",
+                )
+            changed = replace(changed, task=replace(self.task, batch=batch))
+        if steps is not None:
+            if steps <= self.warmup_steps:
+                raise TestbedError(
+                    f"{self.path}: {steps} steps leave none after {self.warmup_steps} for warm-up",
+                    f"ask for at least {self.warmup_steps + 1}",
+                )
+            changed = replace(changed, steps=steps)
+        return changed
+
+
+def load_workload(path: Path) -> Workload:
+    """Read and check a workload file.  Raises TestbedError naming file, line and key."""
+    workload = parse_workload(yamlfile.load(path))
+    return replace(workload, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def workload_names(folder: Path = WORKLOADS) -> list[str]:
+    """The workloads there are, sorted."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def find_workload(name_or_path: str, folder: Path = WORKLOADS) -> Workload:
+    """The workload given by the path of its file, or by name in `folder`.
+
+    Raises TestbedError that lists what there is.
+    """
+    for candidate in (Path(name_or_path), folder / f"{name_or_path}.yaml"):
+        if candidate.is_file():
+            return load_workload(candidate)
+    known = ", ".join(workload_names(folder)) or "none"
+    raise TestbedError(
+        f"there is no workload `{name_or_path}` in {folder}",
+        f"known: {known}; or give the path of a YAML file",
+    )
+
+
+def parse_workload(section: Section) -> Workload:
+    """Build a Workload from its YAML; see `load_workload`."""
+    name = _matching(section, "name", NAME, "lower-case letters, digits, `.`, `_` and `-`")
+    if section.path.stem != name:
+        raise section.error("name", f"is `{name}` in {section.path.name}", "name both alike")
+    doc = section.text("doc")
+    task: Model | Command
+    if ("model" in section) == ("command" in section):
+        raise TestbedError(
+            f"{section.where()}: a workload has either `model:` or `command:`",
+            "say which of the two runs",
+        )
+    task = _model(section) if "model" in section else _command(section)
+    steps = section.integer("steps", minimum=1, maximum=STEPS_LIMIT)
+    warmup_steps = section.integer("warmup_steps", 0, minimum=0, maximum=STEPS_LIMIT)
+    if warmup_steps >= steps:
+        raise section.error(
+            "warmup_steps", f"is {warmup_steps} of {steps} steps", "leave steps to be measured"
+        )
+    packages = tuple(_package(item) for item in section.sections("packages", ()))
+    environment = _environment(section)
+    tolerance = _tolerance(section)
+    timeout_s = section.integer("timeout_s", DEFAULT_TIMEOUT_S, minimum=1, maximum=TIMEOUT_LIMIT_S)
+    section.finish()
+    return Workload(
+        path=section.path,
+        name=name,
+        doc=doc,
+        task=task,
+        steps=steps,
+        warmup_steps=warmup_steps,
+        tolerance=tolerance,
+        packages=packages,
+        environment=environment,
+        timeout_s=timeout_s,
+    )
+
+
+def _model(section: Section) -> Model:
+    inner = section.section("model")
+    if ("name" in inner) == ("layers" in inner):
+        raise section.error("model", "has either `name` or `layers`", f"zoo: {', '.join(zoo.ZOO)}")
+    if "layers" in inner:
+        name = "layers"
+        layers = [zoo.read_layer(item) for item in inner.sections("layers")]
+        if not 1 <= len(layers) <= zoo.LAYERS_LIMIT:
+            raise inner.error("layers", f"must list 1 to {zoo.LAYERS_LIMIT} layers")
+    else:
+        name = inner.choice("name", tuple(zoo.ZOO))
+        layers = zoo.ZOO[name](inner)
+    inner.finish()
+    data = _data(section.section("data"))
+    try:
+        zoo.parameter_shapes(layers, (1, data.size, data.size), classes=10)
+    except TestbedError as error:
+        raise section.error("model", f"is not possible: {error.what}", error.remedy) from error
+    return Model(
+        name=name,
+        layers=tuple(layers),
+        data=data,
+        optimiser=_optimiser(section.section("optimiser")),
+        batch=section.integer("batch", minimum=1, maximum=BATCH_LIMIT),
+        weights_seed=section.integer("weights_seed", minimum=0),
+        captured_step=section.boolean("captured_step", False),
+    )
+
+
+def _data(section: Section) -> Data:
+    name = section.choice("set", DATA_SETS)
+    size = section.integer(
+        "size", DIGIT_SIDE, minimum=DIGIT_SIDE, maximum=DIGIT_SIDE * DIGIT_SCALE_LIMIT
+    )
+    if size % DIGIT_SIDE:
+        raise section.error(
+            "size", f"is {size}", f"the scans are {DIGIT_SIDE} wide: take a multiple of that"
+        )
+    seed = section.integer("seed", minimum=0)
+    section.finish()
+    return Data(name=name, size=size, seed=seed)
+
+
+def _optimiser(section: Section) -> Optimiser:
+    optimiser = Optimiser(
+        kind=section.choice("kind", OPTIMISERS),
+        rate=section.number("rate", minimum=0.0),
+        momentum=section.number("momentum", 0.0, minimum=0.0, maximum=1.0),
+        weight_decay=section.number("weight_decay", 0.0, minimum=0.0),
+    )
+    section.finish()
+    return optimiser
+
+
+def _command(section: Section) -> Command:
+    inner = section.section("command")
+    argv = inner.texts("argv")
+    if not argv or not argv[0]:
+        raise inner.error("argv", "is empty", "write the program and its arguments as a list")
+    files = tuple(_file(inner, text) for text in inner.texts("files", ()))
+    names = [path.name for path in files]
+    if len(set(names)) != len(names):
+        raise inner.error("files", "has two files of one name", "they share a folder: rename one")
+    pattern = inner.text("step_pattern", None)
+    if pattern is not None:
+        _check_pattern(inner, pattern)
+    inner.finish()
+    return Command(argv=argv, files=files, step_pattern=pattern)
+
+
+def _file(section: Section, text: str) -> Path:
+    """A file beside the workload; nothing outside that folder can be named."""
+    relative = PurePosixPath(text)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise section.error("files", f"names `{text}`", "give a path below the workload's folder")
+    path = section.path.parent / relative
+    if not path.is_file():
+        raise section.error("files", f"names {path}, which is no file", "check the path")
+    return path
+
+
+def _check_pattern(section: Section, pattern: str) -> None:
+    if len(pattern) > PATTERN_LIMIT:
+        raise section.error("step_pattern", f"is longer than {PATTERN_LIMIT} characters")
+    try:
+        groups = re.compile(pattern).groupindex
+    except re.error as error:
+        raise section.error(
+            "step_pattern", f"is no regular expression: {error}", "see Python's `re`"
+        ) from error
+    unknown = sorted(set(groups) - {"step", "loss"})
+    if unknown:
+        raise section.error(
+            "step_pattern", f"has the group `{unknown[0]}`", "groups are `step` and `loss`"
+        )
+
+
+def _package(section: Section) -> Package:
+    package = Package(
+        name=_matching(section, "name", PACKAGE, "a package name"),
+        version=_matching(section, "version", VERSION, "one exact version, in quotes"),
+        sha256=_matching(section, "sha256", SHA256, "the 64 hexadecimal digits of the wheel"),
+    )
+    section.finish()
+    return package
+
+
+def _environment(section: Section) -> tuple[tuple[str, str], ...]:
+    variables = section.text_map("environment")
+    for name in variables:
+        if not VARIABLE.fullmatch(name):
+            raise section.error("environment", f"has the name `{name}`", "not a variable's name")
+        if name.startswith(("WORMHOLE_", "LD_", "OCL_ICD_")):
+            raise section.error(
+                "environment", f"sets `{name}`", "that one belongs to the system under test"
+            )
+    return tuple(sorted(variables.items()))
+
+
+def _tolerance(section: Section) -> Tolerance:
+    inner = section.section("tolerance", None)
+    if inner is None:
+        return Tolerance()
+    tolerance = Tolerance(
+        absolute=inner.number("absolute", 0.0, minimum=0.0),
+        relative=inner.number("relative", 0.0, minimum=0.0, maximum=1.0),
+    )
+    inner.finish()
+    return tolerance
+
+
+def _matching(section: Section, key: str, pattern: re.Pattern[str], wanted: str) -> str:
+    value = section.text(key)
+    if not pattern.fullmatch(value):
+        raise section.error(key, f"is `{value}`", f"it must be {wanted}")
+    return value
+
+
+def main() -> None:
+    """Write the JSON schema for editors; unchanged content is not rewritten."""
+    from testbed.experiment.workload_schema import schema_text
+
+    path = WORKLOADS / "schema.json"
+    text = schema_text()
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
