@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -232,10 +232,8 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
             process.wait(timeout=grace_s)
         except subprocess.TimeoutExpired:
             continue
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _tail_text(log: Path) -> str:
