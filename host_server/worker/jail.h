@@ -13,6 +13,7 @@
 
 #define WH_JAIL_PATH_BYTES 256
 #define WH_JAIL_REASON_BYTES 96
+#define WH_JAIL_READ_MAX 8
 
 /* What the supervisor asks for. `wh_jail_parse` fills it from the text of `--jail`. */
 struct wh_jail_config {
@@ -20,6 +21,8 @@ struct wh_jail_config {
     uid_t uid;                     /* own user of the session; 0: keep the current one (no root) */
     gid_t gid;
     char home[WH_JAIL_PATH_BYTES]; /* the only directory that may be written; "" for none */
+    char read[WH_JAIL_READ_MAX][WH_JAIL_PATH_BYTES]; /* further directories of libraries that the backend loads */
+    size_t read_count;
     bool gpu;                      /* keep the device files of GPU drivers reachable */
     unsigned processes_max;        /* RLIMIT_NPROC, only with an own uid; 0: as it is */
     unsigned files_max;            /* RLIMIT_NOFILE; 0: as it is */
@@ -45,8 +48,8 @@ struct wh_jail_report {
 };
 
 /*
- * Reads "uid=61184,gid=61184,home=/tmp/x,gpu=0,processes=512,files=1024" or "off"; missing keys keep their defaults.
- * Returns 0, or -EINVAL for an unknown key or a value out of range.
+ * Reads "uid=61184,gid=61184,home=/tmp/x,read=/opt/lib,gpu=0,processes=512,files=1024" or "off". A key that is missing
+ * stays zero; `read` may be repeated. Returns 0, or -EINVAL for an unknown key or a value out of range.
  */
 int wh_jail_parse(const char *text, struct wh_jail_config *config);
 
