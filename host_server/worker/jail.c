@@ -1,8 +1,10 @@
 /*
- * jail.c - enters the jail: own user, no privileges, no network, few files, few system calls, limits.
+ * jail.c - enters the jail: own user, no privileges, no network, few files, few system calls,
+ * limits.
  *
- * The order matters. What needs privileges comes first (network namespace, opening the paths that stay reachable), then the change
- * of user, then what binds even an unprivileged process (Landlock), and the system-call filter last, because it forbids the rest.
+ * The order matters. What needs privileges comes first (network namespace, opening the paths that
+ * stay reachable), then the change of user, then what binds even an unprivileged process
+ * (Landlock), and the system-call filter last, because it forbids the rest.
  */
 #define _GNU_SOURCE
 #include "jail.h"
@@ -38,8 +40,8 @@
 
 /* ---- reporting ---- */
 
-__attribute__((format(printf, 4, 5))) static void say(struct wh_jail_report *report, enum wh_jail_part part, bool reached,
-                                                      const char *format, ...)
+__attribute__((format(printf, 4, 5))) static void
+say(struct wh_jail_report *report, enum wh_jail_part part, bool reached, const char *format, ...)
 {
     struct wh_jail_part_report *entry = &report->parts[part];
     va_list arguments;
@@ -78,7 +80,8 @@ int wh_jail_report_json(const struct wh_jail_report *report, char *text, size_t 
         }
         used += (size_t)wrote;
         /* The texts are our own and the C library's: no quotes, no backslashes. */
-        wrote = snprintf(text + used, text_bytes - used, "%s\"%s\":{\"reached\":%s,\"how\":\"%s\"}", i > 0 ? "," : "", part_names[i],
+        wrote = snprintf(text + used, text_bytes - used, "%s\"%s\":{\"reached\":%s,\"how\":\"%s\"}",
+                         i > 0 ? "," : "", part_names[i],
                          report->parts[i].reached ? "true" : "false", report->parts[i].how);
     }
     if (wrote < 0 || (size_t)wrote + 2 >= text_bytes - used) {
@@ -97,7 +100,9 @@ static int parse_number(const char *text, unsigned long *value)
 
     errno = 0;
     *value = strtoul(text, &end, 10);
-    return errno != 0 || end == text || *end != '\0' || *text == '-' || *value > NUMBER_MAX ? -EINVAL : 0;
+    return errno != 0 || end == text || *end != '\0' || *text == '-' || *value > NUMBER_MAX
+               ? -EINVAL
+               : 0;
 }
 
 static int copy_path(char *to, const char *from)
@@ -117,7 +122,9 @@ static int parse_pair(struct wh_jail_config *config, const char *key, const char
         return copy_path(config->home, value);
     }
     if (strcmp(key, "read") == 0) {
-        return config->read_count == WH_JAIL_READ_MAX ? -EINVAL : copy_path(config->read[config->read_count++], value);
+        return config->read_count == WH_JAIL_READ_MAX
+                   ? -EINVAL
+                   : copy_path(config->read[config->read_count++], value);
     }
     if (parse_number(value, &number) != 0) {
         return -EINVAL;
@@ -182,7 +189,8 @@ static int lower_limit(int resource, rlim_t value)
     return setrlimit(resource, &limit) != 0 ? -errno : 0;
 }
 
-/* No limit on address space: compilers and accelerator libraries reserve far more than they touch. */
+/* No limit on address space: compilers and accelerator libraries reserve far more than they touch.
+ */
 static void enter_limits(const struct wh_jail_config *config, struct wh_jail_report *report)
 {
     int error = lower_limit(RLIMIT_CORE, 0);
@@ -202,7 +210,8 @@ static void enter_limits(const struct wh_jail_config *config, struct wh_jail_rep
     } else if (config->uid == 0) {
         say(report, WH_JAIL_LIMITS, false, "no limit on processes without an own user");
     } else {
-        say(report, WH_JAIL_LIMITS, true, "%u processes, %u files", config->processes_max, config->files_max);
+        say(report, WH_JAIL_LIMITS, true, "%u processes, %u files", config->processes_max,
+            config->files_max);
     }
 }
 
@@ -219,7 +228,8 @@ static bool write_file(const char *path, const char *text)
     return done;
 }
 
-/* Without privileges a user namespace that maps only ourselves gives the right to leave the network. */
+/* Without privileges a user namespace that maps only ourselves gives the right to leave the
+ * network. */
 static int leave_network(void)
 {
     uid_t uid = geteuid();
@@ -253,7 +263,8 @@ static void enter_network(struct wh_jail_report *report)
 
 /* ---- files: Landlock ---- */
 
-/* The kernel's numbers; written out because the headers of Debian 12 know only the first of them. */
+/* The kernel's numbers; written out because the headers of Debian 12 know only the first of them.
+ */
 #define SYS_LANDLOCK_CREATE_RULESET 444
 #define SYS_LANDLOCK_ADD_RULE 445
 #define SYS_LANDLOCK_RESTRICT_SELF 446
@@ -264,11 +275,11 @@ static void enter_network(struct wh_jail_report *report)
 #define FS_READ_FILE (1ULL << 2)
 #define FS_READ_DIR (1ULL << 3)
 #define FS_ABI_1 ((1ULL << 13) - 1)
-#define FS_REFER (1ULL << 13)    /* from version 2 on */
-#define FS_TRUNCATE (1ULL << 14) /* 3 */
+#define FS_REFER (1ULL << 13)     /* from version 2 on */
+#define FS_TRUNCATE (1ULL << 14)  /* 3 */
 #define FS_IOCTL_DEV (1ULL << 15) /* 5 */
-#define NET_ALL 3ULL             /* bind and connect, 4 */
-#define SCOPE_ALL 3ULL           /* abstract sockets and signals, 6 */
+#define NET_ALL 3ULL              /* bind and connect, 4 */
+#define SCOPE_ALL 3ULL            /* abstract sockets and signals, 6 */
 #define FS_FILE (FS_EXECUTE | FS_WRITE_FILE | FS_READ_FILE | FS_TRUNCATE | FS_IOCTL_DEV)
 #define FS_READ (FS_READ_FILE | FS_READ_DIR)
 
@@ -306,7 +317,8 @@ static int allow_path(const struct files *files, const char *path, uint64_t righ
         if (!S_ISDIR(status.st_mode)) {
             rule.allowed &= FS_FILE;
         }
-        if (syscall(SYS_LANDLOCK_ADD_RULE, files->ruleset_fd, LANDLOCK_PATH_BENEATH, &rule, 0) != 0) {
+        if (syscall(SYS_LANDLOCK_ADD_RULE, files->ruleset_fd, LANDLOCK_PATH_BENEATH, &rule, 0) !=
+            0) {
             result = -errno;
         }
     }
@@ -336,20 +348,49 @@ static int allow_all(const struct files *files, const char *const *patterns, uin
 
 /* What PoCL, its compiler and the linker it runs were seen to need (strace), by kind of access. */
 static const char *const readable[] = {
-    "/usr", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
-    "/etc/alternatives", "/etc/OpenCL", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/filesystems", "/proc/version",
-    "/proc/sys/vm", "/proc/sys/kernel", "/sys/devices/system", "/sys/devices/virtual/dmi", "/sys/kernel/mm", "/sys/fs/cgroup",
-    "/dev/urandom", "/dev/random", "/dev/zero", NULL,
+    "/usr",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.preload",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/OpenCL",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/filesystems",
+    "/proc/version",
+    "/proc/sys/vm",
+    "/proc/sys/kernel",
+    "/sys/devices/system",
+    "/sys/devices/virtual/dmi",
+    "/sys/kernel/mm",
+    "/sys/fs/cgroup",
+    "/dev/urandom",
+    "/dev/random",
+    "/dev/zero",
+    NULL,
 };
 static const char *const executable[] = {
-    "/lib64/ld-linux-x86-64.so.2", "/usr/bin/ld", "/usr/bin/ld.*", "/usr/bin/x86_64-linux-gnu-ld*", "/usr/bin/lld*",
-    "/usr/lib/llvm-*/bin/lld", "/usr/lib/llvm-*/bin/ld.lld", NULL,
+    "/lib64/ld-linux-x86-64.so.2",
+    "/usr/bin/ld",
+    "/usr/bin/ld.*",
+    "/usr/bin/x86_64-linux-gnu-ld*",
+    "/usr/bin/lld*",
+    "/usr/lib/llvm-*/bin/lld",
+    "/usr/lib/llvm-*/bin/ld.lld",
+    NULL,
 };
 static const char *const writable_devices[] = {"/dev/null", NULL};
-static const char *const gpu_devices[] = {"/dev/nvidia*", "/dev/dri", "/dev/kfd", "/dev/nvidia-caps", NULL};
+static const char *const gpu_devices[] = {"/dev/nvidia*", "/dev/dri", "/dev/kfd",
+                                          "/dev/nvidia-caps", NULL};
 static const char *const gpu_readable[] = {
-    "/proc/driver", "/proc/modules", "/proc/devices", "/proc/self", "/sys/module", "/sys/bus/pci", "/sys/class", "/sys/devices",
-    "/sys/dev", "/etc/vulkan", "/etc/nvidia", "/opt", NULL,
+    "/proc/driver", "/proc/modules", "/proc/devices", "/proc/self",  "/sys/module", "/sys/bus/pci",
+    "/sys/class",   "/sys/devices",  "/sys/dev",      "/etc/vulkan", "/etc/nvidia", "/opt",
+    NULL,
 };
 
 static int fill_ruleset(const struct files *files, const struct wh_jail_config *config)
@@ -360,7 +401,8 @@ static int fill_ruleset(const struct files *files, const struct wh_jail_config *
 
     error = error != 0 ? error : allow_all(files, executable, FS_EXECUTE | FS_READ_FILE);
     error = error != 0 ? error : allow_all(files, writable_devices, device);
-    /* Left open on purpose: procfs forgets unused entries and makes new ones, which no rule would know. */
+    /* Left open on purpose: procfs forgets unused entries and makes new ones, which no rule would
+     * know. */
     error = error != 0 ? error : open("/proc/self", O_PATH | O_CLOEXEC) < 0 ? -errno : 0;
     error = error != 0 ? error : allow_path(files, "/proc/self", FS_READ);
     if (config->gpu) {
@@ -433,7 +475,8 @@ static void enter_files(int ruleset_fd, int version, struct wh_jail_report *repo
 static int enter_user(const struct wh_jail_config *config, struct wh_jail_report *report)
 {
     if (config->uid == 0) {
-        say(report, WH_JAIL_USER, false, "not root: the session runs as uid %u", (unsigned)geteuid());
+        say(report, WH_JAIL_USER, false, "not root: the session runs as uid %u",
+            (unsigned)geteuid());
         return 0;
     }
     if (setgroups(0, NULL) != 0) {
@@ -455,7 +498,8 @@ static int enter_user(const struct wh_jail_config *config, struct wh_jail_report
     return 0;
 }
 
-/* While there still are privileges: none of them may come back through a program that is executed. */
+/* While there still are privileges: none of them may come back through a program that is executed.
+ */
 static void drop_bounding_set(void)
 {
     for (int capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; capability++) {
@@ -485,32 +529,112 @@ static void enter_privileges(struct wh_jail_report *report)
 /* Calls that were not known when this was written do not exist for a worker. */
 #define SYSCALL_LAST 450
 #define X32_BIT 0x40000000U
-#define NAMESPACE_FLAGS                                                                                                            \
-    (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | 0x80U)
+#define NAMESPACE_FLAGS                                                                            \
+    (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID |  \
+     CLONE_NEWNET | 0x80U)
 
 /* Not needed to compile or run kernels, and each of them reaches beyond the session. */
 static const uint16_t forbidden[] = {
     /* other processes */
-    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp, 424 /* pidfd_send_signal */, 434 /* pidfd_open */,
-    438 /* pidfd_getfd */, 440 /* process_madvise */, 448 /* process_mrelease */, SYS_migrate_pages, SYS_move_pages, SYS_tkill,
-    SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo,
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_kcmp,
+    424 /* pidfd_send_signal */,
+    434 /* pidfd_open */,
+    438 /* pidfd_getfd */,
+    440 /* process_madvise */,
+    448 /* process_mrelease */,
+    SYS_migrate_pages,
+    SYS_move_pages,
+    SYS_tkill,
+    SYS_rt_sigqueueinfo,
+    SYS_rt_tgsigqueueinfo,
     /* namespaces, mounts, file handles */
-    SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, 428 /* open_tree */, 429 /* move_mount */,
-    430 /* fsopen */, 431 /* fsconfig */, 432 /* fsmount */, 433 /* fspick */, 442 /* mount_setattr */, SYS_name_to_handle_at,
-    SYS_open_by_handle_at, SYS_mknod, SYS_mknodat, SYS_quotactl, 443 /* quotactl_fd */, SYS_fanotify_init, SYS_fanotify_mark,
+    SYS_unshare,
+    SYS_setns,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
+    428 /* open_tree */,
+    429 /* move_mount */,
+    430 /* fsopen */,
+    431 /* fsconfig */,
+    432 /* fsmount */,
+    433 /* fspick */,
+    442 /* mount_setattr */,
+    SYS_name_to_handle_at,
+    SYS_open_by_handle_at,
+    SYS_mknod,
+    SYS_mknodat,
+    SYS_quotactl,
+    443 /* quotactl_fd */,
+    SYS_fanotify_init,
+    SYS_fanotify_mark,
     /* kernel interfaces with a history of holes */
-    SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, 425 /* io_uring_setup */, 426 /* io_uring_enter */, 427 /* io_uring_register */,
-    SYS_add_key, SYS_request_key, SYS_keyctl, SYS_vmsplice, SYS_personality, SYS_modify_ldt, SYS_iopl, SYS_ioperm, SYS_lookup_dcookie,
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_userfaultfd,
+    425 /* io_uring_setup */,
+    426 /* io_uring_enter */,
+    427 /* io_uring_register */,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_keyctl,
+    SYS_vmsplice,
+    SYS_personality,
+    SYS_modify_ldt,
+    SYS_iopl,
+    SYS_ioperm,
+    SYS_lookup_dcookie,
     447 /* memfd_secret */,
     /* the machine */
-    SYS_kexec_load, SYS_kexec_file_load, SYS_reboot, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_swapon, SYS_swapoff,
-    SYS_acct, SYS_syslog, SYS_settimeofday, SYS_clock_settime, SYS_adjtimex, SYS_clock_adjtime, SYS_sethostname, SYS_setdomainname,
+    SYS_kexec_load,
+    SYS_kexec_file_load,
+    SYS_reboot,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_acct,
+    SYS_syslog,
+    SYS_settimeofday,
+    SYS_clock_settime,
+    SYS_adjtimex,
+    SYS_clock_adjtime,
+    SYS_sethostname,
+    SYS_setdomainname,
     SYS_vhangup,
     /* what outlives the session */
-    SYS_shmget, SYS_shmat, SYS_shmctl, SYS_msgget, SYS_msgsnd, SYS_msgrcv, SYS_msgctl, SYS_semget, SYS_semop, SYS_semtimedop,
-    SYS_semctl, SYS_mq_open, SYS_mq_unlink, SYS_mq_timedsend, SYS_mq_timedreceive, SYS_mq_notify, SYS_mq_getsetattr,
+    SYS_shmget,
+    SYS_shmat,
+    SYS_shmctl,
+    SYS_msgget,
+    SYS_msgsnd,
+    SYS_msgrcv,
+    SYS_msgctl,
+    SYS_semget,
+    SYS_semop,
+    SYS_semtimedop,
+    SYS_semctl,
+    SYS_mq_open,
+    SYS_mq_unlink,
+    SYS_mq_timedsend,
+    SYS_mq_timedreceive,
+    SYS_mq_notify,
+    SYS_mq_getsetattr,
     /* the user is decided */
-    SYS_setuid, SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setfsuid, SYS_setfsgid, SYS_setgroups,
+    SYS_setuid,
+    SYS_setgid,
+    SYS_setreuid,
+    SYS_setregid,
+    SYS_setresuid,
+    SYS_setresgid,
+    SYS_setfsuid,
+    SYS_setfsgid,
+    SYS_setgroups,
 };
 
 #define FORBIDDEN_COUNT (sizeof(forbidden) / sizeof(forbidden[0]))
@@ -549,12 +673,15 @@ static void refuse_call(struct program *program, uint32_t number, uint32_t actio
 /* Offset of the low half of an argument. */
 #define ARGUMENT(i) (offsetof(struct seccomp_data, args) + 8 * (i))
 
-/* With the number loaded: this call only when an argument equals `value` (`allow_equal`) or only when it does not. */
-static void judge_argument(struct program *program, uint32_t number, int argument, uint32_t value, bool allow_equal, uint32_t action)
+/* With the number loaded: this call only when an argument equals `value` (`allow_equal`) or only
+ * when it does not. */
+static void judge_argument(struct program *program, uint32_t number, int argument, uint32_t value,
+                           bool allow_equal, uint32_t action)
 {
     step(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 4));
     load(program, ARGUMENT(argument));
-    step(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, allow_equal ? 1 : 0, allow_equal ? 0 : 1));
+    step(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value,
+                                               allow_equal ? 1 : 0, allow_equal ? 0 : 1));
     give(program, action);
     load(program, offsetof(struct seccomp_data, nr));
 }
@@ -598,7 +725,8 @@ static void enter_syscalls(struct wh_jail_report *report)
 
     build_program(&program);
     if (program.length > PROGRAM_MAX) {
-        say(report, WH_JAIL_SYSCALLS, false, "filter of %u steps, room for %zu", program.length, PROGRAM_MAX);
+        say(report, WH_JAIL_SYSCALLS, false, "filter of %u steps, room for %zu", program.length,
+            PROGRAM_MAX);
         return;
     }
     filter.len = program.length;

@@ -1,8 +1,10 @@
 /*
- * jail.h - the wall around one worker: what a guest's kernel code can still do when it runs as native code in here.
+ * jail.h - the wall around one worker: what a guest's kernel code can still do when it runs as
+ * native code in here.
  *
- * A worker enters the jail while it is still single-threaded, after it has mapped its session and before it loads a backend. Each
- * part is tried on its own; what this machine does not allow is reported with its reason and the rest still applies.
+ * A worker enters the jail while it is still single-threaded, after it has mapped its session and
+ * before it loads a backend. Each part is tried on its own; what this machine does not allow is
+ * reported with its reason and the rest still applies.
  */
 #ifndef WH_JAIL_H
 #define WH_JAIL_H
@@ -17,15 +19,16 @@
 
 /* What the supervisor asks for. `wh_jail_parse` fills it from the text of `--jail`. */
 struct wh_jail_config {
-    bool enabled;                  /* false: only the limits and the parent-death signal */
-    uid_t uid;                     /* own user of the session; 0: keep the current one (no root) */
+    bool enabled; /* false: only the limits and the parent-death signal */
+    uid_t uid;    /* own user of the session; 0: keep the current one (no root) */
     gid_t gid;
     char home[WH_JAIL_PATH_BYTES]; /* the only directory that may be written; "" for none */
-    char read[WH_JAIL_READ_MAX][WH_JAIL_PATH_BYTES]; /* further directories of libraries that the backend loads */
+    char read[WH_JAIL_READ_MAX]
+             [WH_JAIL_PATH_BYTES]; /* further directories of libraries that the backend loads */
     size_t read_count;
-    bool gpu;                      /* keep the device files of GPU drivers reachable */
-    unsigned processes_max;        /* RLIMIT_NPROC, only with an own uid; 0: as it is */
-    unsigned files_max;            /* RLIMIT_NOFILE; 0: as it is */
+    bool gpu;               /* keep the device files of GPU drivers reachable */
+    unsigned processes_max; /* RLIMIT_NPROC, only with an own uid; 0: as it is */
+    unsigned files_max;     /* RLIMIT_NOFILE; 0: as it is */
 };
 
 enum wh_jail_part {
@@ -48,21 +51,25 @@ struct wh_jail_report {
 };
 
 /*
- * Reads "uid=61184,gid=61184,home=/tmp/x,read=/opt/lib,gpu=0,processes=512,files=1024" or "off". A key that is missing
- * stays zero; `read` may be repeated. Returns 0, or -EINVAL for an unknown key or a value out of range.
+ * Reads "uid=61184,gid=61184,home=/tmp/x,read=/opt/lib,gpu=0,processes=512,files=1024" or "off". A
+ * key that is missing stays zero; `read` may be repeated. Returns 0, or -EINVAL for an unknown key
+ * or a value out of range.
  */
 int wh_jail_parse(const char *text, struct wh_jail_config *config);
 
 /*
- * Enters the jail for good. Returns 0 whenever the worker may go on (the report says how far it came), and -errno when
- * half of an irrevocable step was done, so that going on would be worse than ending.
+ * Enters the jail for good. Returns 0 whenever the worker may go on (the report says how far it
+ * came), and -errno when half of an irrevocable step was done, so that going on would be worse than
+ * ending.
  */
 int wh_jail_enter(const struct wh_jail_config *config, struct wh_jail_report *report);
 
-/* "full", "confined" (files, network and system calls walled, no own user), "filtered" (system calls only) or "none". */
+/* "full", "confined" (files, network and system calls walled, no own user), "filtered" (system
+ * calls only) or "none". */
 const char *wh_jail_level(const struct wh_jail_report *report);
 
-/* Writes the report as one JSON object; returns the bytes written without the final NUL, or -ENOSPC. */
+/* Writes the report as one JSON object; returns the bytes written without the final NUL, or
+ * -ENOSPC. */
 int wh_jail_report_json(const struct wh_jail_report *report, char *text, size_t text_bytes);
 
 #endif
