@@ -22,9 +22,8 @@ KILL_ROUNDS_MAX = 20
 class StateDir:
     """Context manager: makes and locks the directory, starts the janitor, removes everything."""
 
-    def __init__(self, sockets: tuple[Path, ...], parent: Path | None = None) -> None:
+    def __init__(self, parent: Path | None = None) -> None:
         self._parent = parent or Path(tempfile.gettempdir())
-        self._sockets = sockets
         self.path = Path()
         self._lock_fd = -1
         self._janitor_pid = 0
@@ -53,6 +52,10 @@ class StateDir:
         """Process id of the janitor."""
         return self._janitor_pid
 
+    def remove_later(self, path: Path) -> None:
+        """Tell the janitor of a file outside the directory that must not stay either."""
+        os.write(self._lifeline_fd, os.fsencode(path) + b"\0")
+
     def _start_janitor(self) -> None:
         read_fd, self._lifeline_fd = os.pipe()
         self._janitor_pid = os.fork()
@@ -60,7 +63,7 @@ class StateDir:
             # Nothing may leave this branch: the child must never run the supervisor's code.
             try:
                 os.close(self._lifeline_fd)
-                _be_janitor(read_fd, self.path, self._sockets, self._lock_fd)
+                _be_janitor(read_fd, self.path, self._lock_fd)
             finally:
                 os._exit(0)
         os.close(read_fd)
@@ -99,7 +102,7 @@ def _make_locked(parent: Path) -> tuple[Path, int]:
         os.close(fd)
 
 
-def _be_janitor(read_fd: int, path: Path, sockets: tuple[Path, ...], lock_fd: int) -> None:
+def _be_janitor(read_fd: int, path: Path, lock_fd: int) -> None:
     """Wait for the supervisor's end, then remove what it left."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -112,10 +115,11 @@ def _be_janitor(read_fd: int, path: Path, sockets: tuple[Path, ...], lock_fd: in
         if fd not in keep:
             with contextlib.suppress(OSError):
                 os.close(fd)
-    while os.read(read_fd, 1):
-        pass
-    for socket_path in sockets:
-        socket_path.unlink(missing_ok=True)
+    told = b""
+    while data := os.read(read_fd, 4096):
+        told += data
+    for name in filter(None, told.split(b"\0")):
+        Path(os.fsdecode(name)).unlink(missing_ok=True)
     _clear(path)
 
 

@@ -49,8 +49,8 @@ class Options:
     run_dir: Path
     worker: Path
     backend: str
-    unix: Path | None
-    device: Path | None
+    unix: str
+    device: str
     tcp: tuple[str, int] | None
     token_file: Path | None
     log: Path | None
@@ -85,8 +85,8 @@ def parse(argv: Sequence[str]) -> Options:
     add("--run-dir", type=Path, required=True, help="where sessions.jsonl is written")
     add("--worker", type=Path, required=True, help="the wormhole-worker program")
     add("--backend", choices=("opencl", "null"), required=True)
-    add("--unix", type=Path, help="socket for host processes")
-    add("--device-socket", type=Path, help="socket for QEMU's device")
+    add("--unix", default="", help="socket for host processes; `auto` makes and announces a path")
+    add("--device-socket", default="", help="socket for QEMU's device; a path or `auto`")
     add("--tcp", help="HOST:PORT, port 0 takes any")
     add("--token-file", type=Path, help="the TCP secret as hex; made if missing")
     add("--log", type=Path, help="file instead of standard error")
@@ -116,8 +116,8 @@ def parse(argv: Sequence[str]) -> Options:
         run_dir=got.run_dir.absolute(),
         worker=got.worker.absolute(),
         backend=got.backend,
-        unix=got.unix and got.unix.absolute(),
-        device=got.device_socket and got.device_socket.absolute(),
+        unix=got.unix,
+        device=got.device_socket,
         tcp=_address(got.tcp) if got.tcp else None,
         token_file=got.token_file,
         log=got.log,
@@ -143,12 +143,17 @@ def serve(options: Options) -> int:
     with contextlib.ExitStack() as stack:
         loop = Loop()
         stack.callback(loop.close)
-        listeners = _listen(options)
-        for listener in listeners.values():
-            stack.callback(listener.close)
-        sockets = tuple(p for p in (options.unix, options.device) if p is not None)
-        state = stack.enter_context(StateDir(sockets, options.state_parent))
-        stack.callback(_remove, sockets)
+        state = stack.enter_context(StateDir(options.state_parent))
+        listeners: dict[str, socket.socket] = {}
+        for name, wanted in (("unix", options.unix), ("device", options.device)):
+            if wanted:
+                path = state.path / name if wanted == "auto" else Path(wanted).absolute()
+                listeners[name] = listen_unix(path)
+                stack.callback(_remove, listeners[name], path)
+                state.remove_later(path)
+        if options.tcp is not None:
+            listeners["tcp"] = listen_tcp(*options.tcp)
+            stack.callback(listeners["tcp"].close)
         spare_child(state.janitor_pid)
         settings = WorkerSettings(
             program=options.worker,
@@ -173,29 +178,9 @@ def serve(options: Options) -> int:
     return 0
 
 
-def _remove(paths: tuple[Path, ...]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
-
-
-def _listen(options: Options) -> dict[str, socket.socket]:
-    listeners: dict[str, socket.socket] = {}
-    try:
-        if options.unix is not None:
-            listeners["unix"] = listen_unix(options.unix)
-        if options.device is not None:
-            listeners["device"] = listen_unix(options.device)
-        if options.tcp is not None:
-            listeners["tcp"] = listen_tcp(*options.tcp)
-    except BaseException:
-        for listener in listeners.values():
-            listener.close()
-        if "unix" in listeners and options.unix is not None:
-            options.unix.unlink(missing_ok=True)
-        if "device" in listeners and options.device is not None:
-            options.device.unlink(missing_ok=True)
-        raise
-    return listeners
+def _remove(listener: socket.socket, path: Path) -> None:
+    listener.close()
+    path.unlink(missing_ok=True)
 
 
 def _servers(
@@ -220,13 +205,17 @@ def _announcement(options: Options, listeners: dict[str, socket.socket]) -> dict
     return {
         "event": "listening",
         "pid": os.getpid(),
-        "unix": str(options.unix) if options.unix else None,
-        "device": str(options.device) if options.device else None,
+        "unix": _path_of(listeners, "unix"),
+        "device": _path_of(listeners, "device"),
         "tcp": tcp,
         "token_file": str(options.token_file) if tcp else None,
         "protocol_version": constant("protocol_version"),
         "spec_hash": f"{hash_of_specs():016x}",
     }
+
+
+def _path_of(listeners: dict[str, socket.socket], name: str) -> str | None:
+    return str(listeners[name].getsockname()) if name in listeners else None
 
 
 def read_token(path: Path) -> bytes:

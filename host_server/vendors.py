@@ -50,6 +50,13 @@ def is_our_library(library: str) -> bool:
     return OUR_LIBRARY in path.resolve().name or OUR_SYMBOL in path.read_bytes()
 
 
+def library_directories(vendors: dict[str, str]) -> list[Path]:
+    """Directories outside /usr that a worker must be able to read to load its libraries."""
+    paths = (Path(library).resolve() for library in vendors.values() if library.startswith("/"))
+    found = {path.parent for path in paths if not path.is_relative_to("/usr")}
+    return sorted(found)
+
+
 def write_vendors(vendors: dict[str, str], directory: Path) -> None:
     """Write vendor files into a directory of the worker."""
     directory.mkdir(mode=0o755)

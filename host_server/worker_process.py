@@ -23,7 +23,7 @@ from typing import Any
 
 from host_server.loop import Loop, Timer
 from host_server.state_dir import kill_user
-from host_server.vendors import write_vendors
+from host_server.vendors import library_directories, write_vendors
 from testbed.errors import TestbedError
 
 START_LIMIT_S = 30.0
@@ -272,10 +272,12 @@ class Worker:
         if not self._settings.jail:
             return "off"
         uid = self._lease.uid if self._lease else 0
-        return (
-            f"uid={uid},gid={uid},home={self._home},gpu={int(self._settings.gpu)},"
-            f"processes={PROCESSES_MAX if uid else 0},files={FILES_MAX}"
-        )
+        readable = library_directories(dict(self._settings.vendors))
+        words = [f"uid={uid}", f"gid={uid}", f"home={self._home}"]
+        words += [f"read={path}" for path in readable]
+        words += [f"gpu={int(self._settings.gpu)}", f"files={FILES_MAX}"]
+        words += [f"processes={PROCESSES_MAX if uid else 0}"]
+        return ",".join(words)
 
     def _environment(self) -> dict[str, str]:
         """Nothing of the supervisor's own environment reaches a worker."""

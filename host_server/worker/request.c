@@ -1,0 +1,388 @@
+/*
+ * request.c - takes requests apart and puts replies together. Every value of the client is checked here, from a private copy.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "backend.h"
+#include "session.h"
+
+#define WH_FIRST_REPLY_BYTES 8192u
+
+struct wh_staging_area {
+    struct wh_staging_area *next;
+    uint64_t token;
+    size_t size_bytes;
+    void *bytes;
+};
+
+__thread struct wh_executor *wh_this_executor;
+
+int wh_session_init(struct wh_session *session)
+{
+    pthread_mutex_init(&session->turn_lock, NULL);
+    pthread_cond_init(&session->turn_changed, NULL);
+    pthread_mutex_init(&session->staging_lock, NULL);
+    session->turn = 1;
+    session->wake_fd = -1;
+    session->handles = wh_handle_table_create();
+    return session->handles != NULL ? 0 : -ENOMEM;
+}
+
+struct wh_executor *wh_executor_create(struct wh_session *session, size_t buffer_bytes,
+                                       size_t reply_limit_bytes)
+{
+    struct wh_executor *executor = calloc(1, sizeof(*executor));
+    if (executor == NULL) {
+        return NULL;
+    }
+    executor->session = session;
+    executor->buffer = malloc(buffer_bytes);
+    executor->buffer_bytes = buffer_bytes;
+    executor->scratch = malloc(WH_SCRATCH_BYTES);
+    executor->reply.bytes = malloc(WH_FIRST_REPLY_BYTES);
+    executor->reply.capacity_bytes = WH_FIRST_REPLY_BYTES;
+    executor->reply.limit_bytes = reply_limit_bytes;
+    if (executor->buffer == NULL || executor->scratch == NULL || executor->reply.bytes == NULL) {
+        wh_executor_destroy(executor);
+        return NULL;
+    }
+    return executor;
+}
+
+static void free_large(struct wh_executor *executor)
+{
+    while (executor->large != NULL) {
+        void *next = *(void **)executor->large;
+        free(executor->large);
+        executor->large = next;
+    }
+}
+
+void wh_executor_destroy(struct wh_executor *executor)
+{
+    free_large(executor);
+    free(executor->buffer);
+    free(executor->scratch);
+    free(executor->reply.bytes);
+    free(executor);
+}
+
+/* Memory until the call ends, 16-byte aligned; NULL without memory. */
+static void *scratch(size_t size_bytes)
+{
+    struct wh_executor *executor = wh_this_executor;
+    size_t rounded_bytes = wh_align(size_bytes, 16);
+    if (rounded_bytes >= size_bytes &&
+        rounded_bytes <= WH_SCRATCH_BYTES - executor->scratch_used_bytes) {
+        void *area = executor->scratch + executor->scratch_used_bytes;
+        executor->scratch_used_bytes += rounded_bytes;
+        return area;
+    }
+    void **area = rounded_bytes < size_bytes ? NULL : malloc(rounded_bytes + 16);
+    if (area == NULL) {
+        return NULL;
+    }
+    *area = executor->large;
+    executor->large = area;
+    return area + 2;
+}
+
+uint64_t wh_take_u64(struct wh_request *request)
+{
+    uint64_t value = 0;
+    if (request->failed || request->size_bytes - request->used_bytes < sizeof(value)) {
+        request->failed = true;
+        return 0;
+    }
+    memcpy(&value, request->bytes + request->used_bytes, sizeof(value));
+    request->used_bytes += sizeof(value);
+    return value;
+}
+
+static const void *fail(struct wh_request *request)
+{
+    request->failed = true;
+    return NULL;
+}
+
+/* size_bytes of the request itself, NULL and a failed request if they are not there. */
+static const uint8_t *take_inline(struct wh_request *request, uint64_t size_bytes)
+{
+    uint64_t room_bytes = request->size_bytes - request->used_bytes;
+    if (size_bytes > room_bytes || wh_align(size_bytes, WH_ITEM_BYTES) > room_bytes) {
+        return fail(request);
+    }
+    const uint8_t *bytes = request->bytes + request->used_bytes;
+    request->used_bytes += wh_align(size_bytes, WH_ITEM_BYTES);
+    return bytes;
+}
+
+/* Address of an arena block's data, NULL and a failed request if the range is not in the arena. */
+static uint8_t *arena_range(struct wh_request *request, uint64_t location, uint64_t size_bytes)
+{
+    const struct wh_session *session = request->session;
+    if (session->arena == NULL || location < WH_BLOCK_HEADER_BYTES ||
+        location % WH_LINE_BYTES != 0 || location > session->arena_bytes ||
+        size_bytes > session->arena_bytes - location) {
+        request->failed = true;
+        return NULL;
+    }
+    return session->arena + location;
+}
+
+void wh_bulk_done(struct wh_session *session, uint64_t block)
+{
+    if (block == 0) {
+        return;
+    }
+    struct wh_block_header *header =
+        (struct wh_block_header *)(void *)(session->arena + block - WH_BLOCK_HEADER_BYTES);
+    /* Pairs with the client's acquire load in wh_arena_reap: we have read the block for the last time. */
+    wh_store_release32(&header->busy, 0);
+    wh_wake_if_space_wanted(session);
+}
+
+const void *wh_take_bulk(struct wh_request *request, size_t *size_bytes, uint64_t *block)
+{
+    uint64_t size = wh_take_u64(request);
+    uint64_t location = wh_take_u64(request);
+    *size_bytes = 0;
+    *block = 0;
+    if (request->failed || location == WH_NULL) {
+        return NULL;
+    }
+    const void *bytes = NULL;
+    if (location == WH_INLINE) {
+        bytes = take_inline(request, size);
+    } else {
+        bytes = arena_range(request, location, size);
+        *block = bytes != NULL ? location : 0;
+    }
+    *size_bytes = bytes != NULL ? size : 0;
+    return bytes;
+}
+
+const void *wh_take_blob(struct wh_request *request, size_t *size_bytes, size_t limit_bytes)
+{
+    uint64_t block = 0;
+    const void *bytes = wh_take_bulk(request, size_bytes, &block);
+    if (bytes == NULL) {
+        return NULL;
+    }
+    if (*size_bytes > limit_bytes) {
+        *size_bytes = 0;
+        return fail(request);
+    }
+    if (block == 0) {
+        return bytes;
+    }
+    void *copy = scratch(*size_bytes);
+    if (copy == NULL) {
+        *size_bytes = 0;
+        return fail(request);
+    }
+    memcpy(copy, bytes, *size_bytes);
+    wh_bulk_done(request->session, block);
+    return copy;
+}
+
+void *wh_take_out(struct wh_request *request, size_t *capacity_bytes)
+{
+    struct wh_reply *reply = request->reply;
+    uint64_t capacity = wh_take_u64(request);
+    uint64_t location = wh_take_u64(request);
+    *capacity_bytes = 0;
+    if (!request->failed && reply->out_count == WH_OUTS_MAX) {
+        request->failed = true;
+    }
+    if (request->failed) {
+        return NULL;
+    }
+    uint8_t *address = NULL;
+    if (location == WH_NULL) {
+        capacity = 0;
+    } else if (location == WH_INLINE) {
+        address = capacity <= reply->limit_bytes ? scratch(capacity) : NULL;
+        request->failed = address == NULL;
+    } else {
+        address = arena_range(request, location, capacity);
+    }
+    if (request->failed) {
+        return NULL;
+    }
+    reply->outs[reply->out_count].address = address;
+    reply->outs[reply->out_count].location = location;
+    reply->outs[reply->out_count].capacity_bytes = capacity;
+    reply->out_count++;
+    *capacity_bytes = capacity;
+    return address;
+}
+
+static void append(struct wh_reply *reply, const void *bytes, size_t size_bytes)
+{
+    static const uint8_t zeros[WH_ITEM_BYTES];
+    size_t padded_bytes = wh_align(size_bytes, WH_ITEM_BYTES);
+    size_t needed_bytes = reply->size_bytes + padded_bytes;
+    if (reply->failed || needed_bytes > reply->limit_bytes) {
+        reply->failed = true;
+        return;
+    }
+    if (needed_bytes > reply->capacity_bytes) {
+        uint8_t *larger = realloc(reply->bytes, needed_bytes * 2);
+        if (larger == NULL) {
+            reply->failed = true;
+            return;
+        }
+        reply->bytes = larger;
+        reply->capacity_bytes = needed_bytes * 2;
+    }
+    if (size_bytes > 0) {
+        memcpy(reply->bytes + reply->size_bytes, bytes, size_bytes);
+    }
+    memcpy(reply->bytes + reply->size_bytes + size_bytes, zeros, padded_bytes - size_bytes);
+    reply->size_bytes = needed_bytes;
+}
+
+void wh_reply_u64(struct wh_request *request, uint64_t value)
+{
+    append(request->reply, &value, sizeof(value));
+}
+
+void wh_reply_out(struct wh_request *request, size_t written_bytes)
+{
+    struct wh_reply *reply = request->reply;
+    if (reply->out_next == reply->out_count) {
+        reply->failed = true;
+        return;
+    }
+    uint64_t location = reply->outs[reply->out_next].location;
+    uint64_t capacity_bytes = reply->outs[reply->out_next].capacity_bytes;
+    const uint8_t *address = reply->outs[reply->out_next].address;
+    reply->out_next++;
+    if (written_bytes > capacity_bytes) {
+        written_bytes = capacity_bytes;
+    }
+    wh_reply_u64(request, written_bytes);
+    if (location == WH_INLINE) {
+        append(reply, address, written_bytes);
+    }
+}
+
+static void *register_staging(struct wh_session *session, uint64_t token, uint64_t size_bytes)
+{
+    if (token == 0 || size_bytes > WH_TCP_MESSAGE_BYTES_MAX) {
+        return NULL;
+    }
+    struct wh_staging_area *area = malloc(sizeof(*area));
+    if (area == NULL) {
+        return NULL;
+    }
+    area->bytes = calloc(1, size_bytes > 0 ? size_bytes : 1);
+    if (area->bytes == NULL) {
+        free(area);
+        return NULL;
+    }
+    area->token = token;
+    area->size_bytes = size_bytes;
+    pthread_mutex_lock(&session->staging_lock);
+    area->next = session->staging;
+    session->staging = area;
+    pthread_mutex_unlock(&session->staging_lock);
+    return area->bytes;
+}
+
+void *wh_take_staging(struct wh_request *request, size_t *size_bytes, uint64_t *token)
+{
+    uint64_t size = wh_take_u64(request);
+    uint64_t location = wh_take_u64(request);
+    *token = wh_take_u64(request);
+    *size_bytes = 0;
+    if (request->failed) {
+        return NULL;
+    }
+    void *address = location == WH_INLINE ? register_staging(request->session, *token, size)
+                                          : arena_range(request, location, size);
+    request->failed = address == NULL;
+    *size_bytes = address != NULL ? size : 0;
+    return address;
+}
+
+void *wh_staging_fetch(struct wh_session *session, uint64_t token, size_t *size_bytes)
+{
+    void *bytes = NULL;
+    *size_bytes = 0;
+    pthread_mutex_lock(&session->staging_lock);
+    for (struct wh_staging_area **next = &session->staging; *next != NULL; next = &(*next)->next) {
+        struct wh_staging_area *area = *next;
+        if (area->token == token) {
+            *next = area->next;
+            bytes = area->bytes;
+            *size_bytes = area->size_bytes;
+            free(area);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&session->staging_lock);
+    return bytes;
+}
+
+bool wh_request_failed(const struct wh_request *request)
+{
+    return request->failed;
+}
+
+void wh_async_error(struct wh_session *session, int32_t error, uint16_t opcode)
+{
+    uint64_t none = 0;
+    uint64_t value = (uint64_t)opcode << 32 | (uint32_t)error;
+    /* The first error is the one to report. */
+    __atomic_compare_exchange_n(&session->async_error, &none, value, false, __ATOMIC_ACQ_REL,
+                                __ATOMIC_RELAXED);
+}
+
+int wh_execute(struct wh_executor *executor, const struct wh_request_header *header,
+               const uint8_t *bytes)
+{
+    struct wh_reply *reply = &executor->reply;
+    struct wh_request request = {
+        .bytes = bytes + sizeof(*header),
+        .size_bytes = header->size_bytes - sizeof(*header),
+        .session = executor->session,
+        .reply = reply,
+    };
+    reply->size_bytes = 0;
+    reply->failed = false;
+    reply->out_count = 0;
+    reply->out_next = 0;
+    executor->scratch_used_bytes = 0;
+    executor->counters.messages++;
+    const struct wh_backend *backend = executor->session->backend;
+    int status = backend != NULL && backend->dispatch != NULL
+                     ? backend->dispatch(header->opcode, &request)
+                     : wh_dispatch(header->opcode, &request);
+    if (executor->large != NULL) {
+        free_large(executor);
+    }
+    if (request.failed) {
+        return -EBADMSG;
+    }
+    return status == 0 && reply->failed ? -EMSGSIZE : status;
+}
+
+void wh_fill_reply_header(struct wh_executor *executor, struct wh_reply_header *header,
+                          uint32_t sequence, int status)
+{
+    struct wh_session *session = executor->session;
+    uint64_t async = 0;
+    if (wh_load64(&session->async_error) != 0) {
+        async = __atomic_exchange_n(&session->async_error, 0, __ATOMIC_ACQ_REL);
+    }
+    header->ready = sequence;
+    header->size_bytes = status == 0 ? (uint32_t)executor->reply.size_bytes : 0;
+    header->status = status;
+    header->async_error = (int32_t)(uint32_t)async;
+    header->async_opcode = (uint32_t)(async >> 32);
+    header->reserved = 0;
+    executor->counters.replies++;
+}

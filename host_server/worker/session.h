@@ -1,0 +1,128 @@
+/*
+ * session.h - the worker's own state: the session, its threads and their requests. Private to the worker and the replay client.
+ */
+#ifndef WH_WORKER_SESSION_H
+#define WH_WORKER_SESSION_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "skeleton.h"
+#include "wh_codec.h"
+
+#define WH_EXECUTOR_MAX 256     /* threads of a worker: shared memory needs slots + 1, TCP one per connection */
+#define WH_OUTS_MAX 32          /* output areas of one call */
+#define WH_SCRATCH_BYTES 16384u /* of a thread, for output areas and copies; larger ones are allocated */
+
+struct wh_handle_table;
+struct wh_staging_area;
+struct wh_backend;
+struct wh_ring;
+
+/* What a worker counts; per thread, summed by the main thread. */
+struct wh_worker_counters {
+    uint64_t messages;
+    uint64_t replies;
+    uint64_t sleeps;
+};
+
+struct wh_session {
+    const struct wh_backend *backend;
+    void *backend_state;
+    struct wh_handle_table *handles;
+    uint64_t async_error; /* API error in the low half, opcode in the high half; 0 none */
+    uint64_t oneway_nops; /* for whCount */
+
+    /* Shared memory; NULL over TCP. */
+    uint8_t *base;
+    uint64_t size_bytes;
+    struct wh_session_header *header;
+    uint8_t *arena;
+    uint64_t arena_bytes;
+    struct wh_ring *ring;
+    int wake_fd;
+    uint64_t wakes_sent;
+
+    /* TCP. */
+    pthread_mutex_t turn_lock;
+    pthread_cond_t turn_changed;
+    uint32_t turn; /* sequence of the ordered request that may run */
+    pthread_mutex_t staging_lock;
+    struct wh_staging_area *staging;
+
+    bool notify_always;
+    uint64_t spin_ticks;
+    bool pause_is_cheap;
+};
+
+/* Results of one request. Private memory; copied to the client when complete. */
+struct wh_reply {
+    uint8_t *bytes;
+    size_t size_bytes;
+    size_t capacity_bytes;
+    size_t limit_bytes; /* what the way back can carry */
+    bool failed;        /* results did not fit, or no memory */
+    int out_count;
+    int out_next;
+    struct {
+        uint8_t *address;
+        uint64_t location;
+        uint64_t capacity_bytes;
+    } outs[WH_OUTS_MAX];
+};
+
+/* One thread that executes requests. */
+struct wh_executor {
+    struct wh_session *session;
+    uint8_t *buffer; /* private copy of the request */
+    size_t buffer_bytes;
+    struct wh_reply reply;
+    uint8_t *scratch;
+    size_t scratch_used_bytes;
+    void *large; /* list of allocated scratch, linked through their first word */
+    bool leads;  /* holds the leader role (shared memory) or the turn (TCP) */
+    uint32_t turn;
+    struct wh_worker_counters counters;
+};
+
+/* The executor of the calling thread; NULL in threads that execute none (the backend's own). */
+extern __thread struct wh_executor *wh_this_executor;
+
+/* 0 or -ENOMEM. transport fields are set by the caller. */
+int wh_session_init(struct wh_session *session);
+
+struct wh_executor *wh_executor_create(struct wh_session *session, size_t buffer_bytes,
+                                       size_t reply_limit_bytes);
+void wh_executor_destroy(struct wh_executor *executor);
+
+/*
+ * Runs the request whose private copy is `bytes` (header included, size already checked). Returns the status for the reply:
+ * 0, -ENOSYS, -EMSGSIZE; -EBADMSG means a malformed request, which ends the session.
+ */
+int wh_execute(struct wh_executor *executor, const struct wh_request_header *header,
+               const uint8_t *bytes);
+
+/* Fills a reply header from the executor's results; takes the pending one-way error along. */
+void wh_fill_reply_header(struct wh_executor *executor, struct wh_reply_header *header,
+                          uint32_t sequence, int status);
+
+/* The worker's buffer under a token (TCP), now the caller's to free; NULL if there is none. */
+void *wh_staging_fetch(struct wh_session *session, uint64_t token, size_t *size_bytes);
+
+/* Wakes the client's sleepers. From any thread. */
+void wh_wake_client(struct wh_session *session);
+
+/* After something that a sleeping client may wait for (ring space, a block) was released. */
+void wh_wake_if_space_wanted(struct wh_session *session);
+
+/* One line on stderr; the session is dead and the process ends with exit code 3. */
+void wh_protocol_fault(struct wh_session *session, const char *format, ...)
+    __attribute__((noreturn, format(printf, 2, 3)));
+
+/* Handle table. */
+struct wh_handle_table *wh_handle_table_create(void);
+void wh_handle_table_destroy(struct wh_handle_table *table);
+
+#endif

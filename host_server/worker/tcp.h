@@ -1,0 +1,20 @@
+/*
+ * tcp.h - requests from connections, one thread each.
+ */
+#ifndef WH_WORKER_TCP_H
+#define WH_WORKER_TCP_H
+
+#include "session.h"
+
+/* Serves a connection that has been greeted. 0 or -errno; the socket is closed in either case when done. */
+int wh_tcp_start(struct wh_session *session, int socket);
+
+/* Connections being served. The session ends when the last one closes. */
+uint32_t wh_tcp_connections(void);
+
+void wh_tcp_counters(struct wh_worker_counters *totals);
+
+/* The turn of ordered requests while a call blocks. */
+void wh_tcp_yield(struct wh_executor *executor);
+
+#endif
