@@ -72,13 +72,16 @@ def workload_schema() -> Schema:
         },
         "timeout_s": _integer("Limit of one trial, in seconds.", 1, workload.TIMEOUT_LIMIT_S),
     }
-    model_only = ["data", "optimiser", "batch", "weights_seed", "captured_step"]
+    model_only = ["model", "data", "optimiser", "batch", "weights_seed", "captured_step"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Workload",
         **_mapping("A workload of the testbed.", properties, required=["name", "doc", "steps"]),
         "oneOf": [
-            {"required": ["model", "data", "optimiser", "batch", "weights_seed"]},
+            {
+                "required": ["model", "data", "optimiser", "batch", "weights_seed"],
+                "properties": {"command": False},
+            },
             {"required": ["command"], "properties": dict.fromkeys(model_only, False)},
         ],
     }
