@@ -20,6 +20,7 @@ import seaborn
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from testbed.analysis.samples import Run
 from testbed.analysis.tables import PROCESSOR, Comparison, Row
@@ -27,8 +28,10 @@ from testbed.analysis.tables import PROCESSOR, Comparison, Row
 HATCHES = ("", "//", "\\\\", "xx", "..", "++", "oo", "--", "**", "||")
 RESOLUTION_DPI = 160
 PANEL_INCHES = (4.6, 3.6)
-CAPTION_COLUMNS = 118
+CAPTION_COLUMNS = 82  # per panel side by side
 FORMATS = ("png", "svg")
+
+Look = tuple[Any, str]
 
 
 def draw(run: Run, comparisons: Sequence[Comparison], out: Path) -> list[Path]:
@@ -47,9 +50,10 @@ def draw(run: Run, comparisons: Sequence[Comparison], out: Path) -> list[Path]:
     return files
 
 
-def caption(run: Run, comparisons: Sequence[Comparison]) -> str:
-    """n, machine and commit, from the manifest."""
-    counts = sorted({row.ok for comparison in comparisons for row in comparison.rows if row.ok})
+def caption(run: Run, comparisons: Sequence[Comparison], what: str) -> str:
+    """n, what the bars are, machine and commit, from the manifest."""
+    rows = [row for comparison in comparisons for row in comparison.rows]
+    counts = sorted({row.ok for row in rows if row.speed is not None})
     trials = (
         f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}" if counts else "0"
     )
@@ -58,8 +62,7 @@ def caption(run: Run, comparisons: Sequence[Comparison]) -> str:
     accelerator = _mapping(run.manifest, "accelerator")
     device = _mapping(run.manifest, "opencl")
     words = [
-        f"n = {trials} trials a system; bars: geometric mean, whiskers: 95 % bootstrap interval "
-        "over rounds (none with fewer than 3).",
+        f"n = {trials} trials a system; {what}.",
         f"Host: {host.get('cpu_model', 'unknown processor')}, {host.get('cores', '?')} cores;"
         f" guests: {str(accelerator.get('kind', 'none')).upper()};"
         f" device: {device.get('device', 'unknown')}.",
@@ -67,21 +70,36 @@ def caption(run: Run, comparisons: Sequence[Comparison]) -> str:
         + (" with local changes" if commit.get("dirty") else "")
         + f", {run.manifest.get('started_utc', '')}.",
     ]
-    return "\n".join(textwrap.fill(line, CAPTION_COLUMNS) for line in words)
+    width = CAPTION_COLUMNS * min(max(len(comparisons), 1), 2)
+    return "\n".join(textwrap.fill(line, width) for line in words)
 
 
 def _speedup_figure(run: Run, comparisons: Sequence[Comparison]) -> Figure:
     figure, panels = _panels(len(comparisons))
+    names = dict.fromkeys(row.system for comparison in comparisons for row in comparison.rows)
+    looks = {
+        name: (colour, HATCHES[index % len(HATCHES)])
+        for index, (name, colour) in enumerate(zip(names, _colours(len(names)), strict=True))
+    }
     for axes, comparison in zip(panels, comparisons, strict=True):
-        _speedup_bars(axes, comparison)
-    _finish(figure, f"Training speed relative to {run.baseline}", caption(run, comparisons))
+        _speedup_bars(axes, comparison, looks)
+    _finish(
+        figure,
+        f"Training speed relative to {run.baseline}",
+        caption(
+            run,
+            comparisons,
+            "bars: geometric mean of the ratios of each round; whiskers: 95 % bootstrap interval "
+            "(none with fewer than 3 rounds)",
+        ),
+    )
     return figure
 
 
-def _speedup_bars(axes: Axes, comparison: Comparison) -> None:
-    rows = comparison.rows
-    colours = _colours(len(rows))
-    for index, row in enumerate(rows):
+def _speedup_bars(axes: Axes, comparison: Comparison, looks: Mapping[str, Look]) -> None:
+    """One bar a system; `looks` gives a system the same look in every panel."""
+    for index, row in enumerate(comparison.rows):
+        colour, hatch = looks[row.system]
         if row.ratio is None:
             axes.annotate(row.status, (index, 0), rotation=90, ha="center", va="bottom", fontsize=8)
             continue
@@ -97,9 +115,9 @@ def _speedup_bars(axes: Axes, comparison: Comparison) -> None:
             ratio.estimate,
             yerr=error,
             capsize=4,
-            color=colours[index],
+            color=colour,
             edgecolor="black",
-            hatch=HATCHES[index % len(HATCHES)],
+            hatch=hatch,
         )
         top = ratio.high if ratio.high is not None else ratio.estimate
         axes.annotate(
@@ -120,34 +138,38 @@ def _speedup_bars(axes: Axes, comparison: Comparison) -> None:
 
 def _processor_figure(run: Run, comparisons: Sequence[Comparison]) -> Figure:
     figure, panels = _panels(len(comparisons))
+    names = [
+        name
+        for name in PROCESSOR
+        if any(
+            name in _processor_parts(row) for comparison in comparisons for row in comparison.rows
+        )
+    ]
+    looks = {
+        name: (colour, HATCHES[index])
+        for index, (name, colour) in enumerate(zip(names, _colours(len(names)), strict=True))
+    }
     for axes, comparison in zip(panels, comparisons, strict=True):
-        _processor_bars(axes, comparison)
-    _finish(figure, "Processor time of a whole trial", caption(run, comparisons))
+        _processor_bars(axes, comparison, looks)
+    handles = [
+        Patch(facecolor=colour, hatch=hatch, edgecolor="black", label=name)
+        for name, (colour, hatch) in looks.items()
+    ]
+    figure.legend(handles=handles, title="process", loc="outside right upper")
+    what = "bars: mean user + system time of each process, from its start to its end"
+    _finish(figure, "Processor time of a whole trial", caption(run, comparisons, what))
     return figure
 
 
-def _processor_bars(axes: Axes, comparison: Comparison) -> None:
-    names = [
-        name for name in PROCESSOR if any(name in _processor_parts(r) for r in comparison.rows)
-    ]
-    colours = _colours(len(names))
+def _processor_bars(axes: Axes, comparison: Comparison, looks: Mapping[str, Look]) -> None:
+    """One bar a system, stacked from its processes."""
     for index, row in enumerate(comparison.rows):
         bottom = 0.0
-        parts = _processor_parts(row)
-        for colour, name in zip(colours, names, strict=True):
-            seconds = parts.get(name, 0.0)
-            axes.bar(
-                index,
-                seconds,
-                bottom=bottom,
-                color=colour,
-                edgecolor="black",
-                hatch=HATCHES[names.index(name)],
-                label=name if index == 0 else None,
-            )
+        for name, seconds in _processor_parts(row).items():
+            colour, hatch = looks[name]
+            axes.bar(index, seconds, bottom=bottom, color=colour, edgecolor="black", hatch=hatch)
             bottom += seconds
     axes.set_ylabel("user + system time (s)")
-    axes.legend(title="process", fontsize=7, title_fontsize=7)
     _name_systems(axes, comparison)
 
 

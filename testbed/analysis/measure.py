@@ -79,10 +79,12 @@ def window(steps: Mapping[int, int], warmup_steps: int) -> tuple[int, int]:
 
 
 def own_cpu_s(events: Iterable[Event]) -> float:
-    """Processor seconds of everything that belongs to the trial."""
+    """Processor seconds of the host that everything belonging to the trial used."""
     total = 0.0
     for event in events:
-        if event.get("source") in ("client", "worker", "host"):
+        # A client in a guest used the VM's processor time, which is counted already.
+        in_guest = event.get("source") == "client" and event.get("where") == "guest"
+        if event.get("source") in ("client", "worker", "host") and not in_guest:
             total += _number(event, "user_s") + _number(event, "system_s")
     return total
 

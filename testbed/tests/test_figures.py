@@ -23,6 +23,11 @@ def test_caption_names_trials_machine_and_commit(tmp_path: Path) -> None:
     from testbed.analysis.figures import caption
 
     report = plot(made_up_run(tmp_path), with_figures=False)
-    text = caption(report.run, report.comparisons[:1])
-    for part in ("n = 3 trials", "Made-up processor, 2 cores", "guests: TCG", "commit abcdef0"):
+    text = caption(report.run, report.comparisons[:1], "bars: something")
+    for part in (
+        "n = 3 trials a system; bars: something.",
+        "Made-up processor, 2 cores",
+        "guests: TCG",
+        "commit abcdef0",
+    ):
         assert part in text
