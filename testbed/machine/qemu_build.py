@@ -275,10 +275,18 @@ def _build_inputs(source: _Source) -> Inputs:
         "system": f"{system.get('ID')} {system.get('VERSION_ID')} {platform.machine()}",
     }
     for patch in _patches():
-        inputs[f"patch {patch.name}"] = patch
+        inputs[f"patch {patch.name}"] = patch_changes(patch.read_text(encoding="utf-8"))
     if SEABIOS.is_file():
         inputs["firmware"] = SEABIOS
     return inputs
+
+
+def patch_changes(text: str) -> str:
+    """A patch without its message, author and date, which do not change what is built."""
+    start = text.find("diff --git ")
+    if start < 0:
+        raise TestbedError(f"there is no diff in a patch of {PATCHES}", "restore it from git")
+    return text[start:]
 
 
 def _patches() -> list[Path]:
