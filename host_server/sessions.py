@@ -15,7 +15,7 @@ from host_server.loop import Loop
 from host_server.worker_process import SessionOrder, Worker, WorkerSettings, log
 from testbed.protocol.wire import constant, enum, hash_of_specs
 
-SPIN_US_MAX = 1_000_000
+SPIN_US_MAX = 10_000_000
 NAME_CHARACTERS_MAX = 16
 
 

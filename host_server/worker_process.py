@@ -441,13 +441,12 @@ def spare_child(pid: int) -> None:
 def reap_orphans(uid: int) -> None:
     """Kill and collect processes that an ended session left; they became our children.
 
-    With an own user (uid not 0) every process of that user goes; without, every child that is
-    neither a worker nor the janitor.
+    Those of the session's own user (uid not 0) go, and those of ours, which nobody else can be:
+    every child of ours that is neither a worker nor the janitor.
     """
+    mine = {uid, os.getuid()}
     for _ in range(REAP_ROUNDS_MAX):
-        orphans = [pid for pid in _children() if pid not in _known_children]
-        if uid != 0:
-            orphans = [pid for pid in orphans if _owner(pid) == uid]
+        orphans = [pid for pid in _children() if pid not in _known_children and _owner(pid) in mine]
         if not orphans:
             return
         if uid != 0:

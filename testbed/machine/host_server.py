@@ -1,0 +1,326 @@
+"""Starts and stops a supervisor (host_server/supervisor.py) and reads what it recorded.
+
+The supervisor holds one end of a pipe of ours: when we go, however we go, it ends and takes its
+workers with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import TestbedError
+from testbed.machine.artifacts import last_lines
+from testbed.protocol.wire import constant, enum, hash_of_specs, view
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+START_LIMIT_S = 20.0
+STOP_LIMIT_S = 10.0
+SESSIONS_LIMIT_S = 10.0
+POLL_S = 0.02
+CONNECT_LIMIT_S = 40.0
+LOG_NAME = "supervisor.log"
+RECORDS_NAME = "sessions.jsonl"
+MIB = 1 << 20
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class HostServerConfig:
+    """What can be chosen about a supervisor. `worker` None takes the built one."""
+
+    backend: str = "opencl"
+    unix: bool = False
+    device: bool = False
+    tcp: bool = False
+    session_bytes: int = 64 * MIB
+    session_count: int = 8
+    worker: Path | None = None
+    vendors: Path | None = None
+    cache_seed: Path | None = None
+    jail: bool = True
+    gpu: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CpuTime:
+    """CPU time in seconds."""
+
+    user_s: float
+    system_s: float
+
+
+class HostServer:
+    """A running supervisor."""
+
+    def __init__(self, process: subprocess.Popen[bytes], run_dir: Path, said: dict[str, Any]):
+        self._process = process
+        self._said = said
+        self.run_dir = run_dir
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self._process.pid
+
+    @property
+    def log(self) -> Path:
+        """The supervisor's log; what workers print is in it too."""
+        return self.run_dir / LOG_NAME
+
+    @property
+    def unix_url(self) -> str:
+        """WORMHOLE_SERVER for shared memory in `process` placement."""
+        return f"unix:{self._need('unix')}"
+
+    @property
+    def device_socket(self) -> Path:
+        """The socket for QEMU's chardev."""
+        return Path(self._need("device"))
+
+    @property
+    def tcp_port(self) -> int:
+        """The TCP port on the loopback address."""
+        return int(self._need("tcp").rpartition(":")[2])
+
+    @property
+    def tcp_url(self) -> str:
+        """WORMHOLE_SERVER for TCP from the host; a guest uses another address of the host."""
+        return f"tcp:{self._need('tcp')}"
+
+    @property
+    def token(self) -> str:
+        """WORMHOLE_TOKEN for TCP, as hex."""
+        return Path(self._need("token_file")).read_text(encoding="ascii").strip()
+
+    def url(self, transport: str) -> str:
+        """The server's address for a host process, by the transport's name (shm or tcp)."""
+        return self.tcp_url if transport == "tcp" else self.unix_url
+
+    def sessions(self) -> list[Record]:
+        """Records of the sessions that have ended, oldest first: CPU seconds, jail, statistics."""
+        path = self.run_dir / RECORDS_NAME
+        if not path.exists():
+            return []
+        whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def wait_sessions(self, count: int, timeout_s: float = SESSIONS_LIMIT_S) -> list[Record]:
+        """Wait until `count` sessions have ended since the run directory was made.
+
+        A worker is collected a moment after its client is gone. Raises TestbedError at the limit.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            records = self.sessions()
+            if len(records) >= count:
+                return records
+            if time.monotonic() > deadline_s:
+                raise TestbedError(
+                    f"{len(records)} of {count} sessions had ended after {timeout_s:.0f} s",
+                    f"see {self.log}",
+                )
+            time.sleep(POLL_S)
+
+    def cpu_time(self) -> CpuTime:
+        """CPU time of the supervisor itself, without its workers."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError as error:
+            raise TestbedError("the host server has ended", f"see {self.log}") from error
+        tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
+        return CpuTime(int(fields[11]) * tick_s, int(fields[12]) * tick_s)
+
+    def check_alive(self) -> None:
+        """Raises TestbedError if the supervisor has ended."""
+        if self._process.poll() is not None:
+            raise TestbedError(
+                f"the host server ended with status {self._process.returncode}", f"see {self.log}"
+            )
+
+    def _need(self, name: str) -> str:
+        value = self._said.get(name)
+        if not value:
+            raise TestbedError(f"this host server was started without {name}")
+        return str(value)
+
+
+@contextlib.contextmanager
+def host_server(config: HostServerConfig, run_dir: Path) -> Iterator[HostServer]:
+    """Run a supervisor while the context lasts; its log and records stay in `run_dir`.
+
+    Raises TestbedError, with the log's last lines, if it does not come up.
+    """
+    run_dir = run_dir.absolute()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    lifeline_read, lifeline_write = os.pipe()
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        process = _start(config, run_dir, lifeline_read)
+        os.close(lifeline_read)
+        lifeline_read = -1
+        yield HostServer(process, run_dir, _announcement(process, run_dir))
+    finally:
+        if process is not None:
+            _stop(process)
+        if lifeline_read >= 0:
+            os.close(lifeline_read)
+        os.close(lifeline_write)
+
+
+def _start(config: HostServerConfig, run_dir: Path, lifeline_fd: int) -> subprocess.Popen[bytes]:
+    with (run_dir / LOG_NAME).open("ab") as log:
+        return subprocess.Popen(
+            supervisor_argv(config, run_dir, lifeline_fd, _worker(config)),
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            pass_fds=[lifeline_fd],
+            start_new_session=True,
+        )
+
+
+def supervisor_argv(
+    config: HostServerConfig, run_dir: Path, lifeline_fd: int, worker: Path
+) -> list[str]:
+    """The supervisor's command line."""
+    argv = [sys.executable, "-m", "host_server.supervisor"]
+    argv += ["--run-dir", str(run_dir), "--worker", str(worker), "--backend", config.backend]
+    argv += ["--log", str(run_dir / LOG_NAME), "--lifeline-fd", str(lifeline_fd)]
+    argv += ["--session-bytes", str(config.session_bytes)]
+    argv += ["--session-count", str(config.session_count)]
+    if config.unix:
+        argv += ["--unix", "auto"]
+    if config.device:
+        argv += ["--device-socket", "auto"]
+    if config.tcp:
+        argv += ["--tcp", "127.0.0.1:0", "--token-file", str(run_dir / "token")]
+    if config.vendors is not None:
+        argv += ["--opencl-vendors", str(config.vendors)]
+    if config.cache_seed is not None:
+        argv += ["--pocl-cache-seed", str(config.cache_seed)]
+    if not config.jail:
+        argv += ["--no-jail"]
+    if config.gpu:
+        argv += ["--gpu"]
+    for name, value in config.environment.items():
+        argv += ["--worker-env", f"{name}={value}"]
+    return argv
+
+
+def _worker(config: HostServerConfig) -> Path:
+    if config.worker is not None:
+        return config.worker
+    from testbed.machine.native_build import native_build
+
+    return native_build().worker
+
+
+def _announcement(process: subprocess.Popen[bytes], run_dir: Path) -> dict[str, Any]:
+    """The supervisor's one line; raises TestbedError if it does not come."""
+    assert process.stdout is not None
+    line = b""
+    deadline_s = time.monotonic() + START_LIMIT_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not selector.select(left_s):
+                break
+            data = os.read(process.stdout.fileno(), 4096)
+            if not data:
+                break
+            line += data
+    try:
+        said: dict[str, Any] = json.loads(line)
+    except ValueError:
+        lines = [text for text in last_lines(run_dir / LOG_NAME) if text.startswith("error: ")]
+        reason = lines[-1].removeprefix("error: ") if lines else "it did not say why"
+        raise TestbedError(
+            f"the host server did not start: {reason}", f"see {run_dir / LOG_NAME}"
+        ) from None
+    return said
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        # Its workers die with it and its janitor removes the rest.
+        process.kill()
+        process.wait(timeout=STOP_LIMIT_S)
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def open_session(
+    url: str, name: str = "probe", **changes: int | bytes
+) -> tuple[socket.socket, dict[str, int | bytes], list[int]]:
+    """Say hello on a Unix socket (`unix:PATH`) and return connection, welcome and descriptors.
+
+    `changes` replace fields of the hello. For checks; programs open their sessions by the stub.
+    """
+    fields: dict[str, int | bytes] = {
+        "magic": constant("magic"),
+        "version": constant("protocol_version"),
+        "spec_hash": hash_of_specs(),
+        "pid": os.getpid(),
+        "name": name.encode(),
+    }
+    fields.update(changes)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(CONNECT_LIMIT_S)
+        connection.connect(url.removeprefix("unix:"))
+        connection.sendall(view("hello").pack(**fields))
+        data, fds, _, _ = socket.recv_fds(connection, view("welcome").size_bytes, 4)
+        if len(data) != view("welcome").size_bytes:
+            raise TestbedError("the host server closed the connection without a welcome")
+        return connection, view("welcome").unpack(data), fds
+    except OSError as error:
+        connection.close()
+        raise TestbedError(f"cannot open a session at {url}: {error}") from error
+
+
+def jail_report(worker: Path | None = None) -> dict[str, str]:
+    """The parts of the jail that a worker reaches here: name -> "reached" or the reason.
+
+    Starts a worker with the null backend; builds it first if need be.
+    """
+    with tempfile.TemporaryDirectory(prefix="wormhole-probe-") as directory:
+        config = HostServerConfig(backend="null", unix=True, worker=worker, session_count=1)
+        with host_server(config, Path(directory)) as server:
+            connection, welcome, fds = open_session(server.unix_url)
+            connection.close()
+            for fd in fds:
+                os.close(fd)
+            if welcome["status"] != enum("hello_status")["ok"]:
+                raise TestbedError(f"a worker could not be started: {last_lines(server.log)[-1]}")
+            return jail_states(server.wait_sessions(1)[0]["jail"])
+
+
+def jail_states(jail: Any) -> dict[str, str]:
+    """The parts of a session's jail report as name -> "reached" or the reason."""
+    if not isinstance(jail, dict) or not isinstance(jail.get("parts"), dict):
+        return {"jail": "the worker did not report"}
+    return {
+        str(name): "reached" if part.get("reached") else str(part.get("how"))
+        for name, part in jail["parts"].items()
+    }
