@@ -18,29 +18,35 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct wh_block; /* an arena block, see arena.h */
+#define WH_CALL_AREAS_MAX 16
 
-#define WH_CALL_BLOCKS_MAX 16
+struct wh_client;
+struct wh_thread;
+struct wh_buffer;
 
 /* State of one call. Lives on the caller's stack; the fields belong to call.c. */
 struct wh_call {
-    uint8_t *buffer;        /* request under construction (thread-local) */
-    size_t size_bytes;      /* bytes put so far, header included */
-    const uint8_t *reply;   /* results of the reply */
+    struct wh_client *client;
+    struct wh_thread *thread;
+    struct wh_buffer *buffer; /* request under construction, then the results; NULL once ended */
+    size_t size_bytes;        /* of the request so far, header included */
     size_t reply_bytes;
     size_t reply_used_bytes;
+    size_t inline_out_bytes; /* what the reply slot must hold for output areas */
     uint16_t opcode;
-    bool failed;            /* sticky: first failed put or get wins; wh_call_sync then returns -errno without sending */
-    int error;
-    uint32_t slot;
-    int block_count;        /* arena blocks that end with this call */
-    uint64_t blocks[WH_CALL_BLOCKS_MAX];
-    int out_count;          /* output areas asked for, for wh_get_out */
+    bool published;
+    int error; /* sticky: the first failed put or get wins; wh_call_sync then returns it without sending */
+    int block_count;
+    int out_count;
+    int out_next;
+    struct {
+        uint64_t location;
+        bool outlives_call; /* the worker clears its busy word when it has read it */
+    } blocks[WH_CALL_AREAS_MAX];
     struct {
         uint64_t location;
         size_t capacity_bytes;
-    } outs[WH_CALL_BLOCKS_MAX];
-    int out_next;
+    } outs[WH_CALL_AREAS_MAX];
 };
 
 /* Opens the session on first use. Returns 0 or -errno (no server, version mismatch, session dead). */
@@ -51,24 +57,37 @@ void wh_put_u64(struct wh_call *call, uint64_t value);
 /* Bytes of the caller; NULL pointer is kept as WH_NULL. Large ones go through the arena (shm) or inline (tcp). */
 void wh_put_blob(struct wh_call *call, const void *bytes, size_t size_bytes);
 
-/* Like wh_put_blob, for data that the worker may read after the call ended (one-way bulk writes): the block is freed when the worker clears `busy`. */
+/*
+ * Like wh_put_blob, for data that the worker may read after the call ended (non-blocking bulk writes): the block is freed when
+ * the worker clears `busy`. At most wh_bulk_limit bytes: split larger data.
+ */
 void wh_put_bulk(struct wh_call *call, const void *bytes, size_t size_bytes);
+
+/* Largest piece of data that one call should carry, in or out, in bytes; 0 without a session. */
+size_t wh_bulk_limit(void);
 
 /* Reserves room for an output of at most capacity_bytes. wanted=false: the caller passed NULL. Results come with wh_get_out in the same order. */
 void wh_put_out(struct wh_call *call, size_t capacity_bytes, bool wanted);
 
-/* An output area that outlives the call (non-blocking reads). Writes its location; *address is where the data will be,
- * or NULL over TCP, where the data must be fetched by a later call (WH_OP_whFetch with this token). Free with wh_staging_free. */
+/*
+ * An output area that outlives the call (non-blocking reads). In the request it is {size, location, token}. The data is
+ * complete when the application has seen the operation complete; copy it then with wh_staging_copy (over TCP that is a call,
+ * WH_OP_whFetch). Free it in any case.
+ */
 struct wh_staging {
-    void *address;
-    uint64_t location; /* arena offset, or 0 over TCP */
-    uint64_t token;    /* nonzero over TCP */
+    uint64_t location; /* in the arena; 0 over TCP */
+    uint64_t token;    /* over TCP the name of the worker's buffer, else 0 */
     size_t size_bytes;
+    uint32_t serial;
 };
 int wh_put_staging(struct wh_call *call, struct wh_staging *staging, size_t size_bytes);
+int wh_staging_copy(struct wh_staging *staging, void *to, size_t size_bytes);
 void wh_staging_free(struct wh_staging *staging);
 
-/* Publishes without waiting. Returns 0 or -errno (session dead). With the one-way switch off it waits for an empty reply. Ends the call. */
+/*
+ * Publishes without waiting. Returns 0 or -errno (session dead). With the one-way switch off it waits for an empty reply, so
+ * that wh_take_async_error then gives this call's own error. Ends the call.
+ */
 int wh_call_oneway(struct wh_call *call);
 
 /* Publishes and waits. Returns 0, or -errno: transport failed, or the worker's status was not 0. */
@@ -76,13 +95,13 @@ int wh_call_sync(struct wh_call *call);
 
 uint64_t wh_get_u64(struct wh_call *call);
 
-/* Copies the next output area to `to` (may be NULL: skipped); returns the bytes that the worker wrote (<= capacity). */
+/* Copies the next output area to `to` (NULL: skipped), at most capacity_bytes; returns the bytes that the worker wrote. */
 size_t wh_get_out(struct wh_call *call, void *to, size_t capacity_bytes);
 
 /* Frees buffers and the blocks of a sync call. */
 void wh_call_end(struct wh_call *call);
 
-/* API error of an earlier one-way call, reported once; 0 if none. */
+/* API error of an earlier one-way call that came with a reply, reported once to whoever asks first; 0 if none. */
 int32_t wh_take_async_error(void);
 
 /* Switches (read once). */
@@ -92,7 +111,10 @@ bool wh_oneway_calls(void);
 /* Counts an API call of the application (every entry point, forwarded or local). */
 void wh_count_api_call(uint16_t opcode);
 
-/* The session's serial number: changes when the session was lost or the process forked; 0 before the first call. Objects of another serial are stale. */
+/*
+ * The session's serial number: changes when the session was lost or the process forked; 0 before the first call. Objects of
+ * another serial are stale.
+ */
 uint32_t wh_session_serial(void);
 
 #endif

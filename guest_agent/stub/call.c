@@ -1,0 +1,493 @@
+/*
+ * call.c - builds requests, sends them, takes results apart (ARCHITECTURE.md, section 4).
+ */
+#include "call.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include "ring.h"
+#include "session.h"
+#include "wh_core_stub.h"
+
+#define WH_FIRST_BUFFER_BYTES WH_REQUEST_BYTES_MAX
+#define WH_RESERVED_BYTES 2048u /* of a request or a reply slot, kept for scalars */
+#define WH_REAP_LIMIT 8u        /* busy blocks that an allocation looks at */
+#define WH_SLOT_ROOM                                                                               \
+    (WH_SLOT_BYTES - sizeof(struct wh_slot_header) - sizeof(struct wh_reply_header) -             \
+     WH_RESERVED_BYTES)
+
+static void fail(struct wh_call *call, int error)
+{
+    if (call->error == 0) {
+        call->error = error;
+    }
+}
+
+int wh_call_begin(struct wh_call *call, uint16_t opcode)
+{
+    int error = 0;
+    call->buffer = NULL;
+    call->client = wh_client_get(&error);
+    if (call->client == NULL) {
+        return error;
+    }
+    call->thread = wh_thread_get();
+    call->buffer =
+        call->thread != NULL ? wh_buffer_take(call->thread, WH_FIRST_BUFFER_BYTES) : NULL;
+    if (call->buffer == NULL) {
+        return -ENOMEM;
+    }
+    call->size_bytes = sizeof(struct wh_request_header);
+    call->reply_bytes = 0;
+    call->reply_used_bytes = 0;
+    call->inline_out_bytes = 0;
+    call->opcode = opcode;
+    call->published = false;
+    call->error = 0;
+    call->block_count = 0;
+    call->out_count = 0;
+    call->out_next = 0;
+    return 0;
+}
+
+/* Room for size_bytes more, padded to whole items; NULL and a failed call if there is none. */
+static uint8_t *extend(struct wh_call *call, size_t size_bytes)
+{
+    size_t padded_bytes = wh_align(size_bytes, WH_ITEM_BYTES);
+    if (call->error != 0) {
+        return NULL;
+    }
+    if (padded_bytes < size_bytes || padded_bytes > WH_TCP_MESSAGE_BYTES_MAX) {
+        fail(call, -EMSGSIZE);
+        return NULL;
+    }
+    /* Room for the padding of the whole request, too. */
+    if (!wh_buffer_grow(call->buffer, call->size_bytes + padded_bytes + WH_REQUEST_ALIGN)) {
+        fail(call, -ENOMEM);
+        return NULL;
+    }
+    uint8_t *to = call->buffer->bytes + call->size_bytes;
+    call->size_bytes += padded_bytes;
+    if (padded_bytes > size_bytes) {
+        memset(to + size_bytes, 0, padded_bytes - size_bytes);
+    }
+    return to;
+}
+
+void wh_put_u64(struct wh_call *call, uint64_t value)
+{
+    uint8_t *to = extend(call, sizeof(value));
+    if (to != NULL) {
+        memcpy(to, &value, sizeof(value));
+    }
+}
+
+/* Waits while the worker still reads blocks whose room may be needed. 0: try again. */
+static int wait_for_block(struct wh_call *call, uint64_t busy_location)
+{
+    struct wh_client *client = call->client;
+    if (busy_location != 0) {
+        return wh_ring_wait(client, call->thread, wh_arena_busy_word(client->arena, busy_location), 1,
+                            &client->header->space_waiting);
+    }
+    return -ENOMEM;
+}
+
+static uint64_t allocate(struct wh_call *call, size_t size_bytes)
+{
+    struct wh_client *client = call->client;
+    if (size_bytes > wh_arena_largest(client->arena)) {
+        fail(call, -EMSGSIZE);
+        return 0;
+    }
+    uint32_t limit = WH_REAP_LIMIT;
+    while (call->error == 0) {
+        pthread_mutex_lock(&client->arena_lock);
+        wh_arena_reap(client->arena, limit);
+        uint64_t location = wh_arena_alloc(client->arena, size_bytes);
+        uint64_t busy_location = wh_arena_oldest_busy(client->arena);
+        pthread_mutex_unlock(&client->arena_lock);
+        if (location != 0) {
+            return location;
+        }
+        if (limit == UINT32_MAX) {
+            fail(call, wait_for_block(call, busy_location));
+        }
+        limit = UINT32_MAX;
+    }
+    return 0;
+}
+
+static void release(struct wh_client *client, uint64_t location, bool outlives_call)
+{
+    pthread_mutex_lock(&client->arena_lock);
+    if (outlives_call) {
+        wh_arena_defer(client->arena, location);
+    } else {
+        wh_arena_free(client->arena, location);
+    }
+    pthread_mutex_unlock(&client->arena_lock);
+}
+
+/* A block that ends with the call, or later if outlives_call; 0 and a failed call on failure. */
+static uint64_t add_block(struct wh_call *call, size_t size_bytes, bool outlives_call)
+{
+    if (call->error != 0) {
+        return 0;
+    }
+    if (call->block_count == WH_CALL_AREAS_MAX) {
+        fail(call, -E2BIG);
+        return 0;
+    }
+    uint64_t location = allocate(call, size_bytes);
+    if (location == 0) {
+        return 0;
+    }
+    call->blocks[call->block_count].location = location;
+    call->blocks[call->block_count].outlives_call = outlives_call;
+    call->block_count++;
+    return location;
+}
+
+static void put_bytes(struct wh_call *call, const void *bytes, size_t size_bytes, bool outlives_call)
+{
+    bool fits_inline = size_bytes <= WH_INLINE_BYTES_MAX &&
+                       call->size_bytes + size_bytes <= WH_REQUEST_BYTES_MAX - WH_RESERVED_BYTES;
+    wh_put_u64(call, bytes != NULL ? size_bytes : 0);
+    if (bytes == NULL) {
+        wh_put_u64(call, WH_NULL);
+        return;
+    }
+    if (fits_inline || !wh_client_uses_shm(call->client)) {
+        wh_put_u64(call, WH_INLINE);
+        uint8_t *to = extend(call, size_bytes);
+        if (to != NULL && size_bytes > 0) {
+            memcpy(to, bytes, size_bytes);
+        }
+        return;
+    }
+    uint64_t location = add_block(call, size_bytes, outlives_call);
+    if (location != 0) {
+        memcpy(call->client->arena_base + location, bytes, size_bytes);
+        wh_count(&call->thread->counters.bytes_sent, size_bytes);
+    }
+    wh_put_u64(call, location);
+}
+
+void wh_put_blob(struct wh_call *call, const void *bytes, size_t size_bytes)
+{
+    put_bytes(call, bytes, size_bytes, false);
+}
+
+void wh_put_bulk(struct wh_call *call, const void *bytes, size_t size_bytes)
+{
+    put_bytes(call, bytes, size_bytes, true);
+}
+
+size_t wh_bulk_limit(void)
+{
+    int error = 0;
+    const struct wh_client *client = wh_client_get(&error);
+    if (client == NULL) {
+        return 0;
+    }
+    /* A quarter of the arena: several pieces can be on their way. */
+    return wh_client_uses_shm(client) ? wh_arena_largest(client->arena) / 4
+                                      : WH_TCP_MESSAGE_BYTES_MAX / 4;
+}
+
+static void add_out(struct wh_call *call, uint64_t location, size_t capacity_bytes)
+{
+    if (call->out_count == WH_CALL_AREAS_MAX) {
+        fail(call, -E2BIG);
+        return;
+    }
+    call->outs[call->out_count].location = location;
+    call->outs[call->out_count].capacity_bytes = capacity_bytes;
+    call->out_count++;
+}
+
+void wh_put_out(struct wh_call *call, size_t capacity_bytes, bool wanted)
+{
+    uint64_t location = WH_INLINE;
+    bool fits_slot = capacity_bytes <= WH_INLINE_BYTES_MAX &&
+                     call->inline_out_bytes + wh_align(capacity_bytes, WH_ITEM_BYTES) <= WH_SLOT_ROOM;
+    if (!wanted) {
+        location = WH_NULL;
+        capacity_bytes = 0;
+    } else if (wh_client_uses_shm(call->client) && !fits_slot) {
+        location = add_block(call, capacity_bytes, false);
+    } else {
+        call->inline_out_bytes += wh_align(capacity_bytes, WH_ITEM_BYTES);
+    }
+    wh_put_u64(call, capacity_bytes);
+    wh_put_u64(call, location);
+    add_out(call, location, capacity_bytes);
+}
+
+int wh_put_staging(struct wh_call *call, struct wh_staging *staging, size_t size_bytes)
+{
+    memset(staging, 0, sizeof(*staging));
+    staging->size_bytes = size_bytes;
+    staging->serial = call->client->serial;
+    if (wh_client_uses_shm(call->client)) {
+        staging->location = call->error == 0 ? allocate(call, size_bytes) : 0;
+    } else {
+        staging->token = __atomic_add_fetch(&call->client->token, 1, __ATOMIC_RELAXED);
+    }
+    wh_put_u64(call, size_bytes);
+    wh_put_u64(call, staging->token != 0 ? WH_INLINE : staging->location);
+    wh_put_u64(call, staging->token);
+    return call->error;
+}
+
+/* The client of a live session with this serial, else NULL. */
+static struct wh_client *client_of(const struct wh_staging *staging)
+{
+    int error = 0;
+    if (staging->location == 0 && staging->token == 0) {
+        return NULL;
+    }
+    if (wh_session_serial() != staging->serial) {
+        return NULL;
+    }
+    return wh_client_get(&error);
+}
+
+/* Takes the worker's buffer over TCP; it is released there. */
+static int fetch(struct wh_staging *staging, void *to, size_t size_bytes)
+{
+    uint64_t token = staging->token;
+    staging->token = 0;
+    return whFetch(token, to, size_bytes);
+}
+
+int wh_staging_copy(struct wh_staging *staging, void *to, size_t size_bytes)
+{
+    struct wh_client *client = client_of(staging);
+    if (client == NULL) {
+        return -EPIPE;
+    }
+    if (size_bytes > staging->size_bytes) {
+        return -EINVAL;
+    }
+    if (staging->token != 0) {
+        return fetch(staging, to, size_bytes);
+    }
+    memcpy(to, client->arena_base + staging->location, size_bytes);
+    wh_count(&wh_thread_get()->counters.bytes_received, size_bytes);
+    return 0;
+}
+
+void wh_staging_free(struct wh_staging *staging)
+{
+    struct wh_client *client = client_of(staging);
+    if (client != NULL && staging->token != 0) {
+        uint8_t nothing = 0;
+        fetch(staging, &nothing, 0);
+    } else if (client != NULL) {
+        release(client, staging->location, false);
+    }
+    staging->location = 0;
+    staging->token = 0;
+}
+
+/* Sets the busy words that the worker will clear, and finishes the header. */
+static void seal(struct wh_call *call, bool wants_reply)
+{
+    struct wh_request_header header = {.opcode = call->opcode, .sequence = 1};
+    while (call->size_bytes % WH_REQUEST_ALIGN != 0) {
+        wh_put_u64(call, 0);
+    }
+    header.size_bytes = (uint32_t)call->size_bytes;
+    header.flags = wants_reply ? WH_REQUEST_FLAG_REPLY : 0;
+    memcpy(call->buffer->bytes, &header, sizeof(header));
+    for (int i = 0; i < call->block_count; i++) {
+        call->blocks[i].outlives_call |= !wants_reply;
+        if (call->blocks[i].outlives_call) {
+            wh_store32(wh_arena_busy_word(call->client->arena, call->blocks[i].location), 1);
+        }
+    }
+}
+
+static int send_request(struct wh_call *call, struct wh_lane *lane)
+{
+    struct wh_counters *counters = &call->thread->counters;
+    int error = call->client->transport->send(call->client, call->thread, lane,
+                                              call->buffer->bytes, call->size_bytes);
+    if (error == 0) {
+        call->published = true;
+        wh_count(&counters->messages, 1);
+        wh_count(&counters->bytes_sent, call->size_bytes);
+    }
+    return error;
+}
+
+static void keep_async_error(struct wh_client *client, const struct wh_reply_header *reply)
+{
+    if (reply->async_error != 0) {
+        uint64_t value = (uint64_t)reply->async_opcode << 32 | (uint32_t)reply->async_error;
+        __atomic_store_n(&client->async_error, value, __ATOMIC_RELEASE);
+    }
+}
+
+static int exchange(struct wh_call *call, struct wh_lane *lane)
+{
+    struct wh_counters *counters = &call->thread->counters;
+    struct wh_reply_header reply;
+    int error = send_request(call, lane);
+    if (error != 0) {
+        return error;
+    }
+    error = call->client->transport->receive(call->client, call->thread, lane, call->buffer, &reply);
+    if (error != 0) {
+        return error;
+    }
+    call->reply_bytes = reply.size_bytes;
+    wh_count(&counters->round_trips, 1);
+    wh_count(&counters->bytes_received, sizeof(reply) + reply.size_bytes);
+    keep_async_error(call->client, &reply);
+    return reply.status;
+}
+
+int wh_call_sync(struct wh_call *call)
+{
+    if (call->error != 0) {
+        return call->error;
+    }
+    seal(call, true);
+    struct wh_lane *lane = wh_lane_acquire(call->client, call->thread);
+    if (lane == NULL) {
+        fail(call, -EPIPE);
+        return call->error;
+    }
+    int error = exchange(call, lane);
+    wh_lane_release(lane);
+    if (error != 0) {
+        fail(call, error);
+    }
+    return error;
+}
+
+static int send_oneway(struct wh_call *call)
+{
+    struct wh_lane *lane = NULL;
+    seal(call, false);
+    if (!wh_client_uses_shm(call->client)) {
+        lane = wh_lane_acquire(call->client, call->thread);
+        if (lane == NULL) {
+            return -EPIPE;
+        }
+    }
+    int error = send_request(call, lane);
+    if (lane != NULL) {
+        wh_lane_release(lane);
+    }
+    if (error == 0) {
+        wh_count(&call->thread->counters.oneway, 1);
+    }
+    return error;
+}
+
+int wh_call_oneway(struct wh_call *call)
+{
+    int error = call->error;
+    if (error == 0) {
+        error = call->client->config->oneway ? send_oneway(call) : wh_call_sync(call);
+    }
+    wh_call_end(call);
+    return error;
+}
+
+uint64_t wh_get_u64(struct wh_call *call)
+{
+    uint64_t value = 0;
+    if (call->error != 0) {
+        return 0;
+    }
+    if (call->reply_bytes - call->reply_used_bytes < sizeof(value)) {
+        fail(call, -EBADMSG);
+        return 0;
+    }
+    memcpy(&value, call->buffer->bytes + call->reply_used_bytes, sizeof(value));
+    call->reply_used_bytes += sizeof(value);
+    return value;
+}
+
+size_t wh_get_out(struct wh_call *call, void *to, size_t capacity_bytes)
+{
+    uint64_t written_bytes = wh_get_u64(call);
+    if (call->error == 0 && call->out_next == call->out_count) {
+        fail(call, -EINVAL);
+    }
+    if (call->error != 0) {
+        return 0;
+    }
+    uint64_t location = call->outs[call->out_next].location;
+    size_t limit_bytes = call->outs[call->out_next].capacity_bytes;
+    call->out_next++;
+    size_t padded_bytes = wh_align(written_bytes, WH_ITEM_BYTES);
+    bool is_inline = location == WH_INLINE;
+    if (written_bytes > limit_bytes ||
+        (is_inline && padded_bytes > call->reply_bytes - call->reply_used_bytes)) {
+        fail(call, -EBADMSG);
+        return 0;
+    }
+    const uint8_t *from = is_inline ? call->buffer->bytes + call->reply_used_bytes
+                                    : call->client->arena_base + location;
+    size_t copied_bytes = written_bytes < capacity_bytes ? written_bytes : capacity_bytes;
+    if (to != NULL && copied_bytes > 0) {
+        memcpy(to, from, copied_bytes);
+    }
+    if (is_inline) {
+        call->reply_used_bytes += padded_bytes;
+    } else {
+        wh_count(&call->thread->counters.bytes_received, written_bytes);
+    }
+    return written_bytes;
+}
+
+void wh_call_end(struct wh_call *call)
+{
+    if (call->buffer == NULL) {
+        return;
+    }
+    for (int i = 0; i < call->block_count; i++) {
+        bool busy = call->published && call->blocks[i].outlives_call;
+        release(call->client, call->blocks[i].location, busy);
+    }
+    wh_buffer_give(call->thread, call->buffer);
+    call->buffer = NULL;
+}
+
+int32_t wh_take_async_error(void)
+{
+    int error = 0;
+    struct wh_client *client = wh_client_get(&error);
+    if (client == NULL || wh_load64(&client->async_error) == 0) {
+        return 0;
+    }
+    return (int32_t)(uint32_t)__atomic_exchange_n(&client->async_error, 0, __ATOMIC_ACQ_REL);
+}
+
+bool wh_local_answers(void)
+{
+    return wh_config()->local;
+}
+
+bool wh_oneway_calls(void)
+{
+    return wh_config()->oneway;
+}
+
+void wh_count_api_call(uint16_t opcode)
+{
+    (void)opcode;
+    struct wh_thread *thread = wh_thread_get();
+    if (thread != NULL) {
+        wh_settle_local_answer(thread);
+        wh_count(&thread->counters.api_calls, 1);
+    }
+}

@@ -1,0 +1,24 @@
+/*
+ * ring.h - the client's side of the request ring and the reply slots, over shared memory (ARCHITECTURE.md, section 3).
+ */
+#ifndef WH_RING_H
+#define WH_RING_H
+
+#include "session.h"
+
+/* Publishes one request in the session's total order and notifies the worker if it sleeps. */
+int wh_ring_send(struct wh_client *client, struct wh_thread *thread, struct wh_lane *lane,
+                 uint8_t *request, size_t size_bytes);
+
+/* Waits for the reply in the lane's slot: spins up to the bound, then sleeps. */
+int wh_ring_receive(struct wh_client *client, struct wh_thread *thread, struct wh_lane *lane,
+                    struct wh_buffer *buffer, struct wh_reply_header *header);
+
+/*
+ * Spins, then sleeps until the 32-bit word differs from `value`; *flag tells the worker that somebody sleeps.
+ * 0, or -EPIPE if the session died.
+ */
+int wh_ring_wait(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
+                 uint32_t value, uint32_t *flag);
+
+#endif

@@ -1,0 +1,294 @@
+/*
+ * tcp.c - one thread a connection: reads a request, runs it, writes the reply, spinning up to the bound before it sleeps.
+ */
+#define _GNU_SOURCE
+
+#include "tcp.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define WH_FIRST_BUFFER_BYTES 65536u
+#define WH_KEPT_BUFFER_BYTES (1024u * 1024u) /* a larger buffer is given back after its message */
+
+struct connection {
+    int socket;
+    struct wh_executor *executor;
+    size_t start_bytes; /* what lies in the executor's buffer: [start, end) */
+    size_t end_bytes;
+};
+
+static pthread_mutex_t connections_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct connection *connections[WH_EXECUTOR_MAX];
+static uint32_t connection_count;
+static struct wh_worker_counters ended; /* of connections that closed */
+
+/* Bytes received, 0 at the end, -errno. */
+static ssize_t receive_some(struct connection *connection, void *to, size_t size_bytes)
+{
+    struct wh_executor *executor = connection->executor;
+    const struct wh_session *session = executor->session;
+    struct pollfd wait = {.fd = connection->socket, .events = POLLIN};
+    uint64_t start_ticks = wh_ticks();
+    bool asleep = false;
+    for (;;) {
+        ssize_t got = recv(connection->socket, to, size_bytes, MSG_DONTWAIT);
+        if (got >= 0) {
+            return got;
+        }
+        if (errno != EAGAIN && errno != EINTR) {
+            return -errno;
+        }
+        if (!asleep && wh_ticks() - start_ticks < session->spin_ticks) {
+            wh_pause(session->pause_is_cheap);
+            continue;
+        }
+        if (!asleep) {
+            executor->counters.sleeps++;
+            asleep = true;
+        }
+        poll(&wait, 1, -1);
+    }
+}
+
+static bool make_room(struct connection *connection, size_t needed_bytes)
+{
+    struct wh_executor *executor = connection->executor;
+    size_t have_bytes = connection->end_bytes - connection->start_bytes;
+    if (connection->start_bytes > 0) {
+        memmove(executor->buffer, executor->buffer + connection->start_bytes, have_bytes);
+        connection->start_bytes = 0;
+        connection->end_bytes = have_bytes;
+    }
+    if (needed_bytes <= executor->buffer_bytes) {
+        return true;
+    }
+    uint8_t *larger = realloc(executor->buffer, needed_bytes);
+    if (larger == NULL) {
+        return false;
+    }
+    executor->buffer = larger;
+    executor->buffer_bytes = needed_bytes;
+    return true;
+}
+
+/* Makes the buffer hold needed_bytes from start on. False at the end of the connection. */
+static bool fill(struct connection *connection, size_t needed_bytes)
+{
+    struct wh_executor *executor = connection->executor;
+    if (connection->start_bytes + needed_bytes > executor->buffer_bytes &&
+        !make_room(connection, needed_bytes)) {
+        return false;
+    }
+    while (connection->end_bytes - connection->start_bytes < needed_bytes) {
+        ssize_t got = receive_some(connection, executor->buffer + connection->end_bytes,
+                                   executor->buffer_bytes - connection->end_bytes);
+        if (got <= 0) {
+            return false;
+        }
+        connection->end_bytes += (size_t)got;
+    }
+    return true;
+}
+
+static void forget_request(struct connection *connection, size_t size_bytes)
+{
+    struct wh_executor *executor = connection->executor;
+    connection->start_bytes += size_bytes;
+    if (connection->start_bytes != connection->end_bytes) {
+        return;
+    }
+    connection->start_bytes = 0;
+    connection->end_bytes = 0;
+    if (executor->buffer_bytes > WH_KEPT_BUFFER_BYTES) {
+        uint8_t *smaller = realloc(executor->buffer, WH_FIRST_BUFFER_BYTES);
+        if (smaller != NULL) {
+            executor->buffer = smaller;
+            executor->buffer_bytes = WH_FIRST_BUFFER_BYTES;
+        }
+    }
+}
+
+static bool send_reply(struct connection *connection, uint32_t sequence, int status)
+{
+    struct wh_executor *executor = connection->executor;
+    struct wh_reply_header header;
+    wh_fill_reply_header(executor, &header, sequence, status);
+    struct iovec parts[2] = {{.iov_base = &header, .iov_len = sizeof(header)},
+                             {.iov_base = executor->reply.bytes, .iov_len = header.size_bytes}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    size_t left_bytes = sizeof(header) + header.size_bytes;
+    while (left_bytes > 0) {
+        ssize_t sent = sendmsg(connection->socket, &message, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) {
+            continue;
+        }
+        if (sent < 0) {
+            return false;
+        }
+        left_bytes -= (size_t)sent;
+        for (int i = 0; i < 2; i++) {
+            size_t taken = (size_t)sent < parts[i].iov_len ? (size_t)sent : parts[i].iov_len;
+            parts[i].iov_base = (uint8_t *)parts[i].iov_base + taken;
+            parts[i].iov_len -= taken;
+            sent -= (ssize_t)taken;
+        }
+    }
+    return true;
+}
+
+/* The turn. */
+
+static void wait_for_turn(struct wh_executor *executor, uint32_t sequence)
+{
+    struct wh_session *session = executor->session;
+    pthread_mutex_lock(&session->turn_lock);
+    while (session->turn != sequence) {
+        pthread_cond_wait(&session->turn_changed, &session->turn_lock);
+    }
+    pthread_mutex_unlock(&session->turn_lock);
+    executor->turn = sequence;
+    executor->leads = true;
+}
+
+void wh_tcp_yield(struct wh_executor *executor)
+{
+    struct wh_session *session = executor->session;
+    executor->leads = false;
+    pthread_mutex_lock(&session->turn_lock);
+    session->turn = wh_next_sequence(executor->turn);
+    pthread_cond_broadcast(&session->turn_changed);
+    pthread_mutex_unlock(&session->turn_lock);
+}
+
+static bool serve_one(struct connection *connection)
+{
+    struct wh_executor *executor = connection->executor;
+    struct wh_request_header header;
+    if (!fill(connection, sizeof(header))) {
+        return false;
+    }
+    memcpy(&header, executor->buffer + connection->start_bytes, sizeof(header));
+    if (header.size_bytes < sizeof(header) || header.size_bytes % WH_REQUEST_ALIGN != 0 ||
+        header.size_bytes > WH_TCP_MESSAGE_BYTES_MAX || header.sequence == 0) {
+        wh_protocol_fault(executor->session, "a request of %u bytes, sequence %u over TCP",
+                          header.size_bytes, header.sequence);
+    }
+    if (!fill(connection, header.size_bytes)) {
+        return false;
+    }
+    if ((header.flags & WH_REQUEST_FLAG_ORDERED) != 0) {
+        wait_for_turn(executor, header.sequence);
+    }
+    int status = wh_execute(executor, &header, executor->buffer + connection->start_bytes);
+    if (executor->leads) {
+        wh_tcp_yield(executor);
+    }
+    if (status == -EBADMSG) {
+        wh_protocol_fault(executor->session, "malformed arguments of opcode %u", header.opcode);
+    }
+    forget_request(connection, header.size_bytes);
+    return (header.flags & WH_REQUEST_FLAG_REPLY) == 0 ||
+           send_reply(connection, header.sequence, status);
+}
+
+static void add_counters(struct wh_worker_counters *to, const struct wh_worker_counters *from)
+{
+    to->messages += wh_load64(&from->messages);
+    to->replies += wh_load64(&from->replies);
+    to->sleeps += wh_load64(&from->sleeps);
+}
+
+static void forget_connection(struct connection *connection)
+{
+    pthread_mutex_lock(&connections_lock);
+    for (uint32_t i = 0; i < connection_count; i++) {
+        if (connections[i] == connection) {
+            connections[i] = connections[connection_count - 1];
+            break;
+        }
+    }
+    connection_count--;
+    add_counters(&ended, &connection->executor->counters);
+    pthread_mutex_unlock(&connections_lock);
+}
+
+static void destroy(struct connection *connection)
+{
+    close(connection->socket);
+    if (connection->executor != NULL) {
+        wh_executor_destroy(connection->executor);
+    }
+    free(connection);
+}
+
+static void *run_connection(void *argument)
+{
+    struct connection *connection = argument;
+    wh_this_executor = connection->executor;
+    while (serve_one(connection)) {
+    }
+    forget_connection(connection);
+    destroy(connection);
+    return NULL;
+}
+
+static int start_thread(struct connection *connection)
+{
+    pthread_t thread;
+    int error = EMFILE;
+    pthread_mutex_lock(&connections_lock);
+    if (connection_count < WH_EXECUTOR_MAX) {
+        error = pthread_create(&thread, NULL, run_connection, connection);
+        if (error == 0) {
+            pthread_detach(thread);
+            connections[connection_count++] = connection;
+        }
+    }
+    pthread_mutex_unlock(&connections_lock);
+    return -error;
+}
+
+int wh_tcp_start(struct wh_session *session, int socket)
+{
+    const int on = 1;
+    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    struct connection *connection = calloc(1, sizeof(*connection));
+    if (connection == NULL) {
+        close(socket);
+        return -ENOMEM;
+    }
+    connection->socket = socket;
+    connection->executor =
+        wh_executor_create(session, WH_FIRST_BUFFER_BYTES, WH_TCP_MESSAGE_BYTES_MAX);
+    int error = connection->executor == NULL ? -ENOMEM : start_thread(connection);
+    if (error != 0) {
+        destroy(connection);
+    }
+    return error;
+}
+
+uint32_t wh_tcp_connections(void)
+{
+    pthread_mutex_lock(&connections_lock);
+    uint32_t count = connection_count;
+    pthread_mutex_unlock(&connections_lock);
+    return count;
+}
+
+void wh_tcp_counters(struct wh_worker_counters *totals)
+{
+    pthread_mutex_lock(&connections_lock);
+    add_counters(totals, &ended);
+    for (uint32_t i = 0; i < connection_count; i++) {
+        add_counters(totals, &connections[i]->executor->counters);
+    }
+    pthread_mutex_unlock(&connections_lock);
+}
