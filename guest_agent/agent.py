@@ -212,10 +212,8 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                user=self._account.pw_uid,
-                group=self._account.pw_gid,
-                extra_groups=[],
                 start_new_session=True,
+                **self._identity(),
             )
         except OSError as error:
             raise AgentError(f"cannot start {self._argv[0]}: {error}") from error
@@ -240,6 +238,16 @@ class Runner:
             }
         )
         return 0
+
+    def _identity(self) -> dict[str, Any]:
+        """Popen's arguments for becoming the account; none if we are it already."""
+        if self._account.pw_uid == os.geteuid():
+            return {}
+        return {
+            "user": self._account.pw_uid,
+            "group": self._account.pw_gid,
+            "extra_groups": [],
+        }
 
     def _follow(self, process: subprocess.Popen[bytes], deadline_s: float) -> str:
         """Pass output on until the program ends, its time is over or the host has gone."""

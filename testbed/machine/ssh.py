@@ -42,6 +42,12 @@ class KeyPair:
     private: bytes
     public: str
 
+    @classmethod
+    def from_private(cls, private: bytes) -> KeyPair:
+        """The pair whose private half is given, in OpenSSH's format."""
+        key = paramiko.Ed25519Key.from_private_key(io.StringIO(private.decode()))
+        return cls(private, f"{key.get_name()} {key.get_base64()}")
+
     def key(self) -> paramiko.Ed25519Key:
         """The pair as paramiko wants it."""
         return paramiko.Ed25519Key.from_private_key(io.StringIO(self.private.decode()))

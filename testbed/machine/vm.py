@@ -101,8 +101,9 @@ class CpuSeconds:
 class Vm:
     """A running guest that answers over SSH."""
 
-    def __init__(self, facts: VmFacts, ssh: Ssh, qmp: Qmp) -> None:
+    def __init__(self, facts: VmFacts, key: KeyPair, ssh: Ssh, qmp: Qmp) -> None:
         self.facts = facts
+        self.key = key
         self.ssh = ssh
         self.qmp = qmp
         self._guest: Guest | None = None
@@ -160,7 +161,7 @@ def boot(
     try:
         qmp = Qmp(run_dir / QMP_SOCKET_NAME)
         ssh = _connect(facts, key)
-        yield Vm(facts, ssh, qmp)
+        yield Vm(facts, key, ssh, qmp)
     finally:
         if ssh is not None:
             ssh.close()
@@ -240,12 +241,9 @@ def shell_argv(facts: VmFacts, user: str = "wormhole") -> list[str]:
 @contextmanager
 def attach(facts: VmFacts) -> Iterator[Vm]:
     """Connect to a detached VM; leaving closes the connections and nothing else."""
-    private = (facts.run_dir / KEY_NAME).read_bytes()
-    with (
-        Qmp(facts.run_dir / QMP_SOCKET_NAME) as qmp,
-        _connect(facts, KeyPair(private, "")) as ssh,
-    ):
-        yield Vm(facts, ssh, qmp)
+    key = KeyPair.from_private((facts.run_dir / KEY_NAME).read_bytes())
+    with Qmp(facts.run_dir / QMP_SOCKET_NAME) as qmp, _connect(facts, key) as ssh:
+        yield Vm(facts, key, ssh, qmp)
 
 
 def stop_detached(name: str) -> None:
