@@ -156,7 +156,7 @@ struct wh_thread *wh_thread_get(void)
     return thread;
 }
 
-static void total_counters(struct wh_counters *totals)
+void wh_counters_total(struct wh_counters *totals)
 {
     pthread_mutex_lock(&threads_lock);
     *totals = retired;
@@ -172,7 +172,7 @@ void wormhole_mark(const char *label)
     struct wh_counters totals;
     struct wh_thread *thread = wh_thread_get();
     const char *text = label != NULL ? label : "";
-    total_counters(&totals);
+    wh_counters_total(&totals);
     wh_record_mark(thread != NULL ? thread->number : 0, text);
     wh_stats_write("mark", text, &totals);
 }
@@ -180,7 +180,7 @@ void wormhole_mark(const char *label)
 __attribute__((destructor)) static void write_exit_line(void)
 {
     struct wh_counters totals;
-    total_counters(&totals);
+    wh_counters_total(&totals);
     wh_record_flush();
     if (totals.api_calls != 0 || totals.messages != 0) {
         wh_stats_write("exit", NULL, &totals);

@@ -103,6 +103,9 @@ struct wh_client {
     struct wh_lane lanes[WH_LANE_COUNT];
 };
 
+/* Sums of all threads of the process, those that ended included. */
+void wh_counters_total(struct wh_counters *totals);
+
 /* The open session, opening it if this is the first call. -errno in *error and NULL on failure. */
 struct wh_client *wh_client_get(int *error);
 

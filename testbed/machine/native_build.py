@@ -1,0 +1,243 @@
+"""Builds the native code: the ICD library, the worker, the replay client and the bench.
+
+Everything needs libc alone, so the guest needs no packages.  The result is an artifact keyed by all
+sources, the generated code and the compiler; sanitizer variants are artifacts of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.errors import TestbedError
+from testbed.machine.artifacts import artifact, log_path, run_logged
+from testbed.protocol.generate import generated_files, write_if_changed
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+STUB = Path("guest_agent/stub")
+OPENCL_STUB = STUB / "opencl"
+BENCH = Path("guest_agent/bench")
+WORKER = Path("host_server/worker")
+REPLAY = Path("host_server/replay")
+CODEC = Path("testbed/protocol/c")
+UAPI = Path("guest_agent/driver/wormhole_uapi.h")
+
+COMPILER = "gcc"
+COMPILE_LIMIT_S = 180.0
+COMPILERS_MAX = 8
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+FLAGS = ("-g", "-std=gnu11", "-fvisibility=hidden", "-pthread")
+SANITIZERS: Mapping[str, tuple[str, ...]] = {
+    "": ("-O2",),
+    "address": ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "thread": ("-O1", "-fsanitize=thread"),
+}
+
+
+@dataclass(frozen=True)
+class NativeBuild:
+    """Paths of the built programs, all in one artifact directory."""
+
+    directory: Path
+
+    @property
+    def library(self) -> Path:
+        """The OpenCL vendor library that stands in for the accelerator's own."""
+        return self.directory / "libwormhole_opencl.so"
+
+    @property
+    def worker(self) -> Path:
+        """The per-session process of the host server."""
+        return self.directory / "wormhole-worker"
+
+    @property
+    def bench(self) -> Path:
+        """The client of `bench.call`."""
+        return self.directory / "wormhole-bench"
+
+    @property
+    def replay(self) -> Path:
+        """The client that replays a recorded call stream."""
+        return self.directory / "wormhole-replay"
+
+    def test_program(self, name: str) -> Path:
+        """A C test program by the name of its source, without suffix."""
+        return self.directory / name
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A source file (relative to the repository, or generated) and where its includes are."""
+
+    source: Path
+    includes: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class _Program:
+    """One link."""
+
+    name: str
+    units: tuple[_Unit, ...]
+    link: tuple[str, ...] = ()
+    shared: bool = False
+
+
+def native_build(sanitizer: str = "", tests: bool = False) -> NativeBuild:
+    """The built programs, from the cache if nothing changed.
+
+    `sanitizer` is "", "address" (with undefined behaviour) or "thread"; `tests` adds the C test
+    programs.  Raises TestbedError without a compiler, or with the compiler's own last lines.
+    """
+    compiler = compiler_version()
+    generated = {str(name): text for name, text in generated_files().items()}
+    inputs: dict[str, str | bytes | Path] = {
+        "compiler": compiler,
+        "flags": " ".join((*WARNINGS, *FLAGS, *SANITIZERS[sanitizer])),
+        "recipe": Path(__file__),
+        "tests": str(tests),
+        **{f"generated/{name}": text for name, text in generated.items()},
+        **{str(path): REPOSITORY / path for path in _all_sources()},
+    }
+    name = "native" + (f"-{sanitizer}" if sanitizer else "") + ("-tests" if tests else "")
+    log = log_path(name, inputs)
+    build = _builder(sanitizer, tests, generated, log)
+    return NativeBuild(artifact(name, inputs, build))
+
+
+def compiler_version() -> str:
+    """First line of the compiler's version; TestbedError if there is none."""
+    program = shutil.which(COMPILER)
+    if program is None:
+        raise TestbedError(
+            f"building the native code needs {COMPILER}, which is not installed",
+            "apt-get install gcc libc6-dev",
+        )
+    shown = subprocess.run(
+        [program, "--version"], capture_output=True, text=True, timeout=30, check=False
+    )
+    return shown.stdout.split("\n", 1)[0]
+
+
+def _builder(
+    sanitizer: str, tests: bool, generated: Mapping[str, str], log: Path
+) -> Callable[[Path], None]:
+    def build(directory: Path) -> None:
+        generated_dir = directory / "generated"
+        for name, text in generated.items():
+            write_if_changed(generated_dir / name, text)
+        programs = _programs(generated_dir)
+        if tests:
+            programs += _test_programs(generated_dir)
+        objects_dir = directory / "objects"
+        objects_dir.mkdir()
+        units = sorted({unit for program in programs for unit in program.units}, key=str)
+        objects = {unit: objects_dir / f"{n}-{unit.source.stem}.o" for n, unit in enumerate(units)}
+        flags = (*WARNINGS, *FLAGS, *SANITIZERS[sanitizer], "-fPIC")
+
+        def compile_unit(unit: _Unit) -> None:
+            includes = (generated_dir / "include", CODEC, *unit.includes)
+            argv: list[str | Path] = [COMPILER, *flags, *(f"-I{path}" for path in includes)]
+            argv += ["-c", "-o", objects[unit], unit.source]
+            run_logged(argv, log, COMPILE_LIMIT_S, cwd=REPOSITORY)
+
+        def link(program: _Program) -> None:
+            argv: list[str | Path] = [COMPILER, *flags, "-shared" if program.shared else "-pie"]
+            argv += ["-o", directory / program.name]
+            argv += [*(objects[unit] for unit in program.units), *program.link]
+            run_logged(argv, log, COMPILE_LIMIT_S, cwd=REPOSITORY)
+
+        workers = max(1, min(len(os.sched_getaffinity(0)), COMPILERS_MAX))
+        with ThreadPoolExecutor(workers) as pool:
+            for _ in pool.map(compile_unit, units):
+                pass
+            for _ in pool.map(link, programs):
+                pass
+        shutil.rmtree(objects_dir)
+
+    return build
+
+
+def _programs(generated: Path) -> list[_Program]:
+    runtime = _runtime(generated)
+    worker = _worker(generated)
+    opencl = (
+        *_units(OPENCL_STUB, (OPENCL_STUB, STUB)),
+        *_generated(generated, "stub_opencl", (OPENCL_STUB, STUB)),
+    )
+    programs = [
+        _Program(
+            "libwormhole_opencl.so",
+            (*runtime, *opencl),
+            # The library has thread-exit handlers: it must outlive dlclose.
+            (f"-Wl,--version-script={STUB / 'exports.map'}", "-Wl,-z,nodelete", "-Wl,-z,defs"),
+            shared=True,
+        ),
+        _Program("wormhole-worker", worker, ("-ldl",)),
+        _Program("wormhole-bench", (*_units(BENCH, (STUB,)), *runtime)),
+    ]
+    if (REPOSITORY / REPLAY).is_dir():
+        replay = (
+            *_units(REPLAY, (REPLAY, WORKER)),
+            *_without_main(worker),
+            *_generated(generated, "opcode_names", (WORKER,)),
+        )
+        programs.append(_Program("wormhole-replay", replay, ("-ldl",)))
+    return programs
+
+
+def _test_programs(generated: Path) -> list[_Program]:
+    runtime = _runtime(generated)
+    worker = _without_main(_worker(generated))
+    programs = [
+        _Program(unit.source.stem, (unit, *runtime))
+        for unit in _units(STUB / "tests", (STUB, UAPI.parent))
+    ]
+    programs += [
+        _Program(unit.source.stem, (unit, *worker), ("-ldl",))
+        for unit in _units(WORKER / "tests", (WORKER,))
+    ]
+    return programs
+
+
+def _runtime(generated: Path) -> tuple[_Unit, ...]:
+    return (*_units(STUB, (STUB,)), *_generated(generated, "stub_core", (STUB,)))
+
+
+def _worker(generated: Path) -> tuple[_Unit, ...]:
+    return (*_units(WORKER, (WORKER,)), *_generated(generated, "skeleton_", (WORKER,)))
+
+
+def _without_main(units: tuple[_Unit, ...]) -> tuple[_Unit, ...]:
+    return tuple(unit for unit in units if unit.source.name != "main.c")
+
+
+def _units(directory: Path, includes: tuple[Path, ...]) -> tuple[_Unit, ...]:
+    """C files of a repository directory."""
+    found = sorted((REPOSITORY / directory).glob("*.c"))
+    return tuple(_Unit(path.relative_to(REPOSITORY), includes) for path in found)
+
+
+def _generated(generated: Path, prefix: str, includes: tuple[Path, ...]) -> tuple[_Unit, ...]:
+    found = sorted(generated.glob(f"{prefix}*.c"))
+    return tuple(_Unit(path, includes) for path in found)
+
+
+def _all_sources() -> list[Path]:
+    """Everything that can change the result besides the generated code."""
+    directories = (
+        *(STUB, OPENCL_STUB, STUB / "tests", BENCH),
+        *(WORKER, WORKER / "tests", REPLAY, CODEC),
+    )
+    found = [
+        path.relative_to(REPOSITORY)
+        for directory in directories
+        for path in sorted((REPOSITORY / directory).glob("*"))
+        if path.suffix in {".c", ".h", ".map"}
+    ]
+    return [*found, UAPI]
