@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: GPL-2.0-only
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * device.c - binds to the virtio device: shared memory region, the two queues, the character device.
+ * device.c - binds to the virtio device: shared memory region, the two queues, the character
+ * device.
  */
 #include <linux/idr.h>
 #include <linux/io.h>
@@ -64,8 +65,8 @@ static void wh_event_handle(struct wh_device *device, const struct wh_event *eve
 }
 
 /*
- * Interrupt: gives every buffer back before anything else can run out of them, then wakes everybody;
- * each sleeper looks at its own word.
+ * Interrupt: gives every buffer back before anything else can run out of them, then wakes
+ * everybody; each sleeper looks at its own word.
  */
 static void wh_event_interrupt(struct virtqueue *queue)
 {
@@ -152,8 +153,8 @@ static bool wh_region_is_write_back(const struct wh_device *device)
 }
 
 /*
- * Maps the whole region, although the driver itself reads little of it: this reserves the memory type
- * that every process's mapping of a part of it gets.
+ * Maps the whole region, although the driver itself reads little of it: this reserves the memory
+ * type that every process's mapping of a part of it gets.
  */
 static int wh_region_init(struct wh_device *device)
 {
@@ -188,7 +189,8 @@ static int wh_region_init(struct wh_device *device)
                  shm.addr);
     }
     if (shm.addr < WH_LOW_MEMORY_BYTES) {
-        dev_warn(parent, "the region lies below 4 GiB, at %#llx, where firmware may make it uncached\n",
+        dev_warn(parent,
+                 "the region lies below 4 GiB, at %#llx, where firmware may make it uncached\n",
                  shm.addr);
     }
     return 0;
@@ -201,7 +203,8 @@ static struct wh_device *wh_of(struct device *dev)
     return container_of((struct miscdevice *)dev_get_drvdata(dev), struct wh_device, misc);
 }
 
-static ssize_t region_address_show(struct device *dev, struct device_attribute *attribute, char *text)
+static ssize_t region_address_show(struct device *dev, struct device_attribute *attribute,
+                                   char *text)
 {
     return sysfs_emit(text, "%#llx\n", wh_of(dev)->region_address);
 }
@@ -249,9 +252,12 @@ static ssize_t slots_held_show(struct device *dev, struct device_attribute *attr
 static DEVICE_ATTR_RO(slots_held);
 
 static struct attribute *wh_attrs[] = {
-    &dev_attr_region_address.attr,  &dev_attr_region_bytes.attr,
-    &dev_attr_memory_type.attr,     &dev_attr_notifications_sent.attr,
-    &dev_attr_events_received.attr, &dev_attr_slots_held.attr,
+    &dev_attr_region_address.attr,
+    &dev_attr_region_bytes.attr,
+    &dev_attr_memory_type.attr,
+    &dev_attr_notifications_sent.attr,
+    &dev_attr_events_received.attr,
+    &dev_attr_slots_held.attr,
     NULL,
 };
 ATTRIBUTE_GROUPS(wh);

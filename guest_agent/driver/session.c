@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0-only
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
  * session.c - what a process sees: one open file is one session, see wormhole_uapi.h.
  *
@@ -18,8 +18,13 @@
 #include "wormhole.h"
 #include "wormhole_uapi.h"
 
-/* How often an open that waits for the host to clear a slot looks again. */
-#define WH_CLEARING_POLL_MS 5
+/* How often an open that waits for a slot or a server looks again. */
+#define WH_POLL_MS 5
+/*
+ * How long an open looks for a server before it says ENODEV: one that has just been started, or
+ * told of a driver that has, needs a moment to publish its header.
+ */
+#define WH_SERVER_GRACE_MS 500
 /* Pages that one fault maps: a bulk copy into a fresh session would otherwise fault once a page. */
 #define WH_FAULT_AROUND_BYTES (2UL << 20)
 
@@ -27,7 +32,8 @@
 
 static int wh_open(struct inode *inode, struct file *file)
 {
-    struct miscdevice *misc = file->private_data; /* set by misc_open, which excludes deregistering */
+    struct miscdevice *misc =
+        file->private_data; /* set by misc_open, which excludes deregistering */
     struct wh_device *device = container_of(misc, struct wh_device, misc);
     struct wh_session *session = kzalloc(sizeof(*session), GFP_KERNEL_ACCOUNT);
 
@@ -114,56 +120,63 @@ static int wh_session_claim(struct wh_session *session)
     return 0;
 }
 
-/* Finds a slot, waiting for the host to clear one if need be. */
-static int wh_session_take(struct wh_session *session, struct wh_ioc_open *args, ktime_t deadline)
+/* One attempt at a slot; errors of wh_table_refresh and wh_table_take, EPIPE if the file was
+ * closed. */
+static int wh_session_try(struct wh_session *session, struct wh_ioc_open *args)
 {
     struct wh_device *device = session->device;
+    const struct wh_region_header *header = device->region;
     const u32 version = args->version;
     const u64 spec_hash = args->spec_hash;
     int error;
 
-    for (;;) {
-        ktime_t next;
-
-        mutex_lock(&device->lock);
-        if (session->state != WH_SESSION_OPENING) {
-            mutex_unlock(&device->lock);
-            return -EPIPE; /* another thread closed the file */
-        }
-        error = wh_table_refresh(device);
-        if (error == 0 || error == -EPROTO) {
-            const struct wh_region_header *header = device->region;
-
-            args->version = READ_ONCE(header->version);
-            args->spec_hash = READ_ONCE(header->spec_hash);
-            if (args->version != version || args->spec_hash != spec_hash) {
-                error = -EPROTO;
-            }
-        }
-        if (error == 0) {
-            error = wh_table_take(session, args->spin_us, args->switches);
-        }
-        mutex_unlock(&device->lock);
-        if (error != -EBUSY) {
-            break;
-        }
-        next = ktime_add_ms(ktime_get(), WH_CLEARING_POLL_MS);
-        if (ktime_after(next, deadline)) {
-            return -EAGAIN;
-        }
-        error = wh_sleep_until(device, READ_ONCE(device->removed), next);
-        if (error != -ETIMEDOUT) {
-            return error == 0 ? -ENODEV : error;
+    mutex_lock(&device->lock);
+    error = session->state == WH_SESSION_OPENING ? wh_table_refresh(device) : -EPIPE;
+    if (error == 0 || error == -EPROTO) {
+        args->version = READ_ONCE(header->version);
+        args->spec_hash = READ_ONCE(header->spec_hash);
+        if (args->version != version || args->spec_hash != spec_hash) {
+            error = -EPROTO;
         }
     }
+    if (error == 0) {
+        error = wh_table_take(session, args->spin_us, args->switches);
+    }
+    mutex_unlock(&device->lock);
     if (error == -EPROTO) {
         dev_warn_ratelimited(&device->vdev->dev,
-                             "process %d speaks version %u, spec %#llx; the server version %u, spec "
-                             "%#llx; driver version %u\n",
+                             "process %d speaks version %u, spec %#llx; the server version %u, "
+                             "spec %#llx; this driver version %u\n",
                              task_tgid_nr(current), version, spec_hash, args->version,
                              args->spec_hash, WH_PROTOCOL_VERSION);
     }
     return error;
+}
+
+/* Finds a slot, waiting for the host to clear one, or for a server that is just coming, if need be.
+ */
+static int wh_session_take(struct wh_session *session, struct wh_ioc_open *args, ktime_t deadline)
+{
+    struct wh_device *device = session->device;
+    ktime_t server_deadline = ktime_add_ms(ktime_get(), WH_SERVER_GRACE_MS);
+
+    for (;;) {
+        ktime_t next = ktime_add_ms(ktime_get(), WH_POLL_MS);
+        int error = wh_session_try(session, args);
+        int slept;
+
+        if (error == -EBUSY && ktime_after(next, deadline)) {
+            return -EAGAIN;
+        }
+        if (error != -EBUSY && (error != -ENODEV || ktime_after(next, deadline) ||
+                                ktime_after(next, server_deadline))) {
+            return error;
+        }
+        slept = wh_sleep_until(device, READ_ONCE(device->removed), next);
+        if (slept != -ETIMEDOUT) {
+            return slept == 0 ? -ENODEV : slept;
+        }
+    }
 }
 
 /* Waits for the host's answer about the slot. */
@@ -172,7 +185,8 @@ static int wh_session_await(struct wh_session *session, struct wh_ioc_open *args
     struct wh_device *device = session->device;
     int error;
 
-    error = wh_sleep_until(device, wh_table_answered(session) || wh_session_dead(session), deadline);
+    error =
+        wh_sleep_until(device, wh_table_answered(session) || wh_session_dead(session), deadline);
     mutex_lock(&device->lock);
     if (wh_session_dead(session)) {
         error = -EPIPE; /* the server left, or another thread closed the file */
@@ -188,10 +202,7 @@ static int wh_session_await(struct wh_session *session, struct wh_ioc_open *args
     return error;
 }
 
-/*
- * A server that leaves while a session is being opened may already have a successor: that session is
- * given up and the next one tried, until the time is up.
- */
+/* A server that leaves in the middle of this gives ENODEV; its successor wants another file. */
 static int wh_session_open(struct wh_session *session, struct wh_ioc_open *args)
 {
     struct wh_device *device = session->device;
@@ -249,7 +260,7 @@ static int wh_session_wait(struct wh_session *session, const struct wh_ioc_wait 
     }
     /* a last reply of a worker that has gone since is still a reply */
     return wh_word_differs(session, args) && READ_ONCE(session->state) == WH_SESSION_OPEN ? 0
-                                                                                         : -EPIPE;
+                                                                                          : -EPIPE;
 }
 
 /* ---- ioctl ---- */
@@ -297,7 +308,7 @@ static long wh_ioctl(struct file *file, unsigned int command, unsigned long argu
     }
     down_read(&device->removal);
     if (device->removed) {
-        error = -ENODEV;
+        error = command == WH_IOC_OPEN ? -ENODEV : -EPIPE;
     } else if (command == WH_IOC_OPEN) {
         error = wh_ioctl_open(session, &args.open);
     } else if (command == WH_IOC_WAIT) {
@@ -316,7 +327,8 @@ static long wh_ioctl(struct file *file, unsigned int command, unsigned long argu
 
 /* ---- the mapping ---- */
 
-/* After the end a mapping shows one private page everywhere: the owner reads rubbish, not a signal. */
+/* After the end a mapping shows one private page everywhere: the owner reads rubbish, not a signal.
+ */
 static vm_fault_t wh_fault_dead(struct wh_session *session, struct vm_fault *vmf)
 {
     if (session->dead_page == NULL) {
@@ -351,8 +363,8 @@ static vm_fault_t wh_fault_live(struct wh_session *session, struct vm_fault *vmf
 }
 
 /*
- * Pages come by fault and not at mmap, because only a mapping that is already in the file's list can
- * be found and emptied when the session ends in that very moment.
+ * Pages come by fault and not at mmap, because only a mapping that is already in the file's list
+ * can be found and emptied when the session ends in that very moment.
  */
 static vm_fault_t wh_fault(struct vm_fault *vmf)
 {
@@ -384,7 +396,8 @@ static void wh_vma_open(struct vm_area_struct *vma)
     mutex_unlock(&session->device->lock);
 }
 
-/* The last mapping gone means that the owner is done, or dead with its descriptor in other hands. */
+/* The last mapping gone means that the owner is done, or dead with its descriptor in other hands.
+ */
 static void wh_vma_close(struct vm_area_struct *vma)
 {
     struct wh_session *session = vma->vm_private_data;

@@ -1,10 +1,10 @@
-// SPDX-License-Identifier: GPL-2.0-only
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
  * table.c - the session table: how driver and host server hand session slots to each other.
  *
  * A slot's line in the table has two halves, one written by the driver and one by the host server.
- * Each begins with {state, generation}, which this side reads and writes as one 64-bit word, so that
- * a state is never taken for one of another generation:
+ * Each begins with {state, generation}, which this side reads and writes as one 64-bit word, so
+ * that a state is never taken for one of another generation:
  *
  *     driver                       host server
  *     OPEN, g    (g is new)   ->
@@ -90,12 +90,13 @@ static bool wh_layout_is_sane(const struct wh_device *device, const struct wh_la
 }
 
 /*
- * A server took the region over: all sessions of its predecessor are over, and their memory must not
- * be seen by their owners any more before a slot is given out again. A freshly loaded driver finds
- * what its predecessor left and closes it.
+ * A server took the region over: all sessions of its predecessor are over, and their memory must
+ * not be seen by their owners any more before a slot is given out again. A freshly loaded driver
+ * finds what its predecessor left and closes it.
  */
 static void wh_layout_adopt(struct wh_device *device, const struct wh_layout *layout)
 {
+    bool changed = false;
     u32 i;
 
     for (i = 0; i < WH_SESSION_COUNT_MAX; i++) {
@@ -112,6 +113,7 @@ static void wh_layout_adopt(struct wh_device *device, const struct wh_layout *la
         bool left_over = !device->adopted && guest.state != WH_GUEST_STATE_FREE &&
                          READ_ONCE(line->guest.epoch) == layout->epoch;
 
+        changed |= guest.state != WH_GUEST_STATE_FREE;
         if (left_over) {
             slot->use = WH_SLOT_CLOSED;
             slot->generation = guest.generation;
@@ -128,7 +130,9 @@ static void wh_layout_adopt(struct wh_device *device, const struct wh_layout *la
         wh_store_guest(line, WH_GUEST_STATE_FREE, slot->generation);
     }
     device->adopted = true;
-    wh_notify(device);
+    if (changed) {
+        wh_notify(device);
+    }
 }
 
 /*
@@ -160,7 +164,8 @@ int wh_table_refresh(struct wh_device *device)
         return -EIO;
     }
     smp_rmb(); /* all of the above before the recheck: a server may be rewriting the header */
-    if (READ_ONCE(header->state) != WH_REGION_STATE_READY || READ_ONCE(header->epoch) != layout.epoch) {
+    if (READ_ONCE(header->state) != WH_REGION_STATE_READY ||
+        READ_ONCE(header->epoch) != layout.epoch) {
         return -ENODEV;
     }
     if (version != WH_PROTOCOL_VERSION) {
@@ -170,11 +175,12 @@ int wh_table_refresh(struct wh_device *device)
         return -EPROTO;
     }
     if (!wh_layout_is_sane(device, &layout)) {
-        dev_warn_ratelimited(&device->vdev->dev,
-                             "malformed region header: table at %#llx, %u sessions of %llu bytes at "
-                             "%#llx, region of %llu bytes\n",
-                             layout.table_offset, layout.session_count, layout.session_bytes,
-                             layout.sessions_offset, device->region_bytes);
+        dev_warn_ratelimited(
+            &device->vdev->dev,
+            "malformed region header: table at %#llx, %u sessions of %llu bytes at "
+            "%#llx, region of %llu bytes\n",
+            layout.table_offset, layout.session_count, layout.session_bytes, layout.sessions_offset,
+            device->region_bytes);
         return -EIO;
     }
     wh_layout_adopt(device, &layout);
@@ -228,8 +234,8 @@ static void wh_slot_open(struct wh_session *session, u32 index, u32 spin_us, u32
 }
 
 /*
- * Takes a slot for `session` and tells the host. Returns 0, -EAGAIN (all taken), or -EBUSY: all taken,
- * but the host is still clearing one that was closed, so asking again soon is worth while.
+ * Takes a slot for `session` and tells the host. Returns 0, -EAGAIN (all taken), or -EBUSY: all
+ * taken, but the host is still clearing one that was closed, so asking again soon is worth while.
  */
 int wh_table_take(struct wh_session *session, u32 spin_us, u32 switches)
 {
@@ -250,8 +256,7 @@ int wh_table_take(struct wh_session *session, u32 spin_us, u32 switches)
 /* The host's answer to wh_table_take: 0 (ready), -EINPROGRESS, -EIO (refused, or dead at once). */
 int wh_table_answer(const struct wh_session *session, u32 *host_error)
 {
-    const struct wh_line *line =
-        wh_line_at(session->device, session->table_offset, session->slot);
+    const struct wh_line *line = wh_line_at(session->device, session->table_offset, session->slot);
     struct wh_state host = wh_load_host(line);
 
     if (host.generation != session->generation) {
@@ -324,8 +329,8 @@ void wh_session_end(struct wh_session *session)
     unmap_mapping_range(session->mapping, session->offset, session->bytes, 1);
     slot->session = NULL;
     slot->use = WH_SLOT_CLOSED;
-    wh_store_guest(wh_line_at(device, session->table_offset, session->slot),
-                   WH_GUEST_STATE_CLOSED, session->generation);
+    wh_store_guest(wh_line_at(device, session->table_offset, session->slot), WH_GUEST_STATE_CLOSED,
+                   session->generation);
     wh_notify(device);
     wake_up_all(&device->waiters);
 }

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0-only */
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * wormhole.h - the driver's own state; what the parts of the driver know of each other.
  *
@@ -58,7 +58,8 @@ enum wh_slot_use {
 
 struct wh_session;
 
-/* The driver's own copy of its line in the session table; what stands in shared memory is only written. */
+/* The driver's own copy of its line in the session table; what stands in shared memory is only
+ * written. */
 struct wh_slot {
     enum wh_slot_use use;
     u32 generation;

@@ -1,9 +1,9 @@
-/* SPDX-License-Identifier: GPL-2.0-only WITH Linux-syscall-note */
+/* SPDX-License-Identifier: (GPL-2.0-only WITH Linux-syscall-note) OR Apache-2.0 */
 /*
  * wormhole_uapi.h - what a process may ask of /dev/wormholeN.
  *
- * One open file is one session: WH_IOC_OPEN takes a session slot of the shared region, mmap shows it,
- * and the session ends when the process that opened it closes the file or dies.
+ * One open file is one session: WH_IOC_OPEN takes a session slot of the shared region, mmap shows
+ * it, and the session ends when the process that opened it closes the file or dies.
  */
 #ifndef WORMHOLE_UAPI_H
 #define WORMHOLE_UAPI_H
@@ -20,11 +20,11 @@
  * ETIMEDOUT no answer in time; EINTR; EINVAL timeout_ms above WH_OPEN_TIMEOUT_MS_MAX.
  */
 struct wh_ioc_open {
-    __u32 version;    /* in: WH_PROTOCOL_VERSION; out on EPROTO: the server's */
-    __u32 spin_us;    /* in: spin bound that the worker shall use */
-    __u64 spec_hash;  /* in: WH_SPEC_HASH; out on EPROTO: the server's */
-    __u32 switches;   /* in: WH_SWITCH_FLAG_* */
-    __u32 timeout_ms; /* in: limit of the wait for a worker; 0 is WH_OPEN_TIMEOUT_MS_DEFAULT */
+    __u32 version;       /* in: WH_PROTOCOL_VERSION; out on EPROTO: the server's */
+    __u32 spin_us;       /* in: spin bound that the worker shall use */
+    __u64 spec_hash;     /* in: WH_SPEC_HASH; out on EPROTO: the server's */
+    __u32 switches;      /* in: WH_SWITCH_FLAG_* */
+    __u32 timeout_ms;    /* in: limit of the wait for a worker; 0 is WH_OPEN_TIMEOUT_MS_DEFAULT */
     __u64 session_bytes; /* out: length that mmap must be given */
     __u32 session;       /* out: index of the session slot */
     __u32 host_error;    /* out: errno of a refusal, else 0 */
@@ -36,9 +36,9 @@ struct wh_ioc_open {
 /*
  * Sleeps until the 32-bit word at `offset` of the session is no longer `value`.
  *
- * Returns 0 when it differs. Errors: EPIPE the session is over (worker or server gone, file closed);
- * ETIMEDOUT; EINTR a signal came; EINVAL bad offset; ENOTCONN no session yet. The word is looked at
- * after the sleeper is in the wait queue, so a change followed by a wake is never missed.
+ * Returns 0 when it differs. Errors: EPIPE the session is over (worker or server gone, file
+ * closed); ETIMEDOUT; EINTR a signal came; EINVAL bad offset; ENOTCONN no session yet. The word is
+ * looked at after the sleeper is in the wait queue, so a change followed by a wake is never missed.
  */
 struct wh_ioc_wait {
     __u32 offset; /* bytes from the start of the session, a multiple of 4 */
