@@ -2,10 +2,229 @@
 
 from __future__ import annotations
 
+import json as json_module
+import sys
+from pathlib import Path
+
+from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
 
 from testbed.guard import guarded
+
+SYSTEM_HELP = "system: native, wormhole, wormhole-sync, wormhole-notify, tcp-sync"
+PLACEMENT_HELP = "placement: process (host processes) or guest (a QEMU guest)"
+JSON_HELP = "print JSON instead of a table"
+
+
+@task(help={"json": JSON_HELP})
+@guarded
+def doctor(_: Context, json: bool = False) -> None:
+    """Say what this machine can do, and the command that mends each lack."""
+    from testbed.doctor import run_doctor
+
+    run_doctor(json)
+
+
+@task(
+    help={
+        "profile": "experiment in workloads/experiments/ (default: quick; no GPU, no KVM needed)",
+        "resume": "directory of a stopped run to go on with",
+        "placement": f"only this {PLACEMENT_HELP}",
+    }
+)
+@guarded
+def reproduce(_: Context, profile: str = "quick", resume: str = "", placement: str = "") -> None:
+    """The main job: build what is missing, boot guests, compare all systems, leave results."""
+    from testbed.experiment.reproduce import reproduce as run
+
+    run(
+        profile,
+        resume=Path(resume) if resume else None,
+        placements=(placement,) if placement else None,
+    )
+
+
+@task(
+    positional=["experiment"],
+    help={
+        "experiment": "experiment file or its name in workloads/experiments/",
+        "dry-run": "print the plan and its estimated time, run nothing",
+        "resume": "directory of a stopped run to go on with",
+        "placement": f"only this {PLACEMENT_HELP}",
+    },
+)
+@guarded
+def run(
+    _: Context, experiment: str, dry_run: bool = False, resume: str = "", placement: str = ""
+) -> None:
+    """Run one experiment."""
+    from testbed.experiment import conduct, reproduce
+
+    if dry_run:
+        print(conduct.dry_run(experiment))
+        return
+    request = conduct.Request(
+        experiment,
+        resume=Path(resume) if resume else None,
+        placements=(placement,) if placement else None,
+    )
+    reproduce.run_experiment(request)
+
+
+@task(positional=["run"], help={"run": "directory of a run", "json": JSON_HELP})
+@guarded
+def plot(_: Context, run: str, json: bool = False) -> None:
+    """Rebuild the tables and figures of a run from its raw record."""
+    from testbed.analysis.report import plot as rebuild
+    from testbed.analysis.tables import json_text
+
+    report = rebuild(Path(run))
+    print(json_text(report.comparisons) if json else report.text)
+    for file in report.files:
+        print(file, file=sys.stderr)
+
+
+@task(
+    name="exec",
+    help={
+        "system": SYSTEM_HELP,
+        "placement": PLACEMENT_HELP,
+        "spin-us": "spin bound in microseconds of both sides (default: the system's)",
+        "stats": "file that gets the stub's counters as JSON lines",
+        "timeout-s": "time limit of the program in seconds",
+    },
+)
+@guarded
+def execute(
+    _: Context,
+    system: str = "wormhole",
+    placement: str = "process",
+    spin_us: int = -1,
+    stats: str = "",
+    timeout_s: int = 3600,
+) -> None:
+    """Run any program on the forwarded accelerator: ./inv exec [options] -- PROGRAM ARGUMENTS."""
+    from testbed.experiment.byhand import execute as run_program
+
+    from testbed.cli import command_after_dashes
+
+    raise SystemExit(
+        run_program(
+            command_after_dashes(),
+            system,
+            placement,
+            spin_us=None if spin_us < 0 else spin_us,
+            stats=Path(stats) if stats else None,
+            timeout_s=timeout_s,
+        )
+    )
+
+
+@task(
+    help={
+        "out": "file to write (default: the workload's or program's name + .whrec)",
+        "workload": "record this workload instead of a program",
+    }
+)
+@guarded
+def record(_: Context, out: str = "", workload: str = "") -> None:
+    """Record a program's call stream: ./inv record [--out FILE] -- PROGRAM ARGUMENTS."""
+    from testbed.experiment.byhand import record as run_record
+
+    from testbed.cli import command_after_dashes
+
+    run_record(command_after_dashes(), workload, Path(out) if out else None)
+
+
+@task(
+    positional=["file"],
+    help={
+        "file": "a record made by ./inv record",
+        "system": SYSTEM_HELP,
+        "placement": PLACEMENT_HELP,
+        "json": JSON_HELP,
+    },
+)
+@guarded
+def replay(
+    _: Context, file: str, system: str = "wormhole", placement: str = "process", json: bool = False
+) -> None:
+    """Send a recorded call stream again under a system and check every byte that comes back."""
+    from testbed.experiment.byhand import replay as run_replay
+
+    run_replay(Path(file), system, placement, json)
+
+
+@task(
+    help={
+        "placement": PLACEMENT_HELP,
+        "json": JSON_HELP,
+        "spin-us": "spin bound in microseconds (default: the systems' own)",
+    }
+)
+@guarded
+def bench_call(
+    _: Context, placement: str = "process", json: bool = False, spin_us: int = -1
+) -> None:
+    """Call latency of every transport beside the machine's own floor, with notifications."""
+    from testbed.experiment.byhand import bench_call as run_bench
+
+    run_bench(placement, json, None if spin_us < 0 else spin_us)
+
+
+@task(help={"name": "name of the VM", "memory-mib": "memory in MiB", "cores": "virtual processors"})
+@guarded
+def vm_boot(_: Context, name: str = "wormhole", memory_mib: int = 1024, cores: int = 1) -> None:
+    """Boot a guest that keeps running, with its host server, driver and stub in place."""
+    from testbed.experiment.byhand import vm_boot as boot
+
+    boot(name, memory_mib, cores)
+
+
+@task(help={"name": "name of the VM"})
+@guarded
+def vm_shell(_: Context, name: str = "wormhole") -> None:
+    """Open a shell in a running guest, or run one command: ./inv vm.shell -- clinfo -l."""
+    from testbed.experiment.byhand import vm_shell as shell
+
+    from testbed.cli import command_after_dashes
+
+    raise SystemExit(shell(name, command_after_dashes()))
+
+
+@task(help={"json": JSON_HELP})
+@guarded
+def vm_list(_: Context, json: bool = False) -> None:
+    """List the guests that vm.boot started."""
+    from testbed.machine.vm import detached_vms
+
+    vms = detached_vms()
+    if json:
+        rows = [{"name": v.name, "pid": v.pid, "ssh_port": v.ssh_port} for v in vms]
+        print(json_module.dumps(rows, indent=2))
+        return
+    for vm in vms:
+        print(f"{vm.name}  pid {vm.pid}  ssh port {vm.ssh_port}  {vm.accelerator}")
+
+
+@task(help={"name": "name of the VM"})
+@guarded
+def vm_stop(_: Context, name: str = "wormhole") -> None:
+    """Stop a guest that vm.boot started, and its host server."""
+    from testbed.experiment.byhand import vm_stop as stop
+
+    stop(name)
+
+
+@task(positional=["file"], help={"file": "workload file or its name in workloads/"})
+@guarded
+def workload_check(_: Context, file: str) -> None:
+    """Validate a workload; errors name file, line and the nearest valid key."""
+    from testbed.experiment.workload import find_workload
+
+    workload = find_workload(file)
+    print(f"{workload.name}: ok")
 
 
 @task
@@ -15,3 +234,40 @@ def generate(_: Context) -> None:
     from testbed.protocol.generate import main
 
     main([])
+
+
+@task
+@guarded
+def check(_: Context) -> None:
+    """Linters, types, generated code and unit tests: no VM, under a minute."""
+    from testbed.check import run_check
+
+    run_check()
+
+
+@task
+@guarded
+def test(_: Context) -> None:
+    """Everything: linters, all tests, real guests. Arguments after `--` go to pytest."""
+    from testbed.check import run_test
+    from testbed.cli import command_after_dashes
+
+    run_test(command_after_dashes())
+
+
+def _collection() -> Collection:
+    """Task names as users type them: groups with a dot."""
+    top = Collection(doctor, reproduce, run, plot, execute, record, replay, generate, check, test)
+    for name, members in (
+        ("bench", {"call": bench_call}),
+        ("vm", {"boot": vm_boot, "shell": vm_shell, "list": vm_list, "stop": vm_stop}),
+        ("workload", {"check": workload_check}),
+    ):
+        group = Collection(name)
+        for member, function in members.items():
+            group.add_task(function, name=member)
+        top.add_collection(group)
+    return top
+
+
+namespace = _collection()

@@ -151,11 +151,19 @@ def _opencl() -> list[Finding]:
 
 
 def _kvm() -> list[Finding]:
-    from testbed.machine.probe import kvm_works
+    """KVM counts as working only when the guest's kernel was seen to start under it."""
+    from testbed.machine.image import guest_image, guest_image_is_built
+    from testbed.machine.probe import KVM_DEVICE, kvm_is_unusable, kvm_works
+    from testbed.machine.qemu_build import qemu_bundle
 
-    verdict = kvm_works()
-    remedy = "" if verdict.works else "nothing to do: guests run under TCG, slower, ratios hold"
-    return [Finding("KVM", verdict.works or None, verdict.reason, remedy)]
+    slower = "nothing to do: guests run under TCG, slower, and ratios hold"
+    unusable = kvm_is_unusable(KVM_DEVICE)
+    if unusable:
+        return [Finding("KVM", None, unusable, slower)]
+    if not (guest_image_is_built() and list(_cache_dir().glob("qemu-[0-9a-f]*"))):
+        return [Finding("KVM", None, "not tried yet: it takes QEMU and a kernel", "./inv vm.boot")]
+    verdict = kvm_works(qemu_bundle(), guest_image())
+    return [Finding("KVM", verdict.works or None, verdict.reason, "" if verdict.works else slower)]
 
 
 def _network() -> list[Finding]:
