@@ -138,21 +138,16 @@ def _session_facts(events: Sequence[Event]) -> dict[str, Metric]:
 
 
 def jail_text(report: object) -> str:
-    """The parts of the jail that were reached, in a word each."""
-    if not isinstance(report, Mapping):
-        return "off" if report is None else str(report)
-    if isinstance(report.get("level"), str):
-        return str(report["level"])
+    """The parts of the jail that a worker reached."""
+    parts = report.get("parts") if isinstance(report, Mapping) else None
+    if not isinstance(parts, Mapping):
+        return "not reported"
     reached = [
         str(name)
-        for name, state in report.items()
-        if state is True or state == "reached" or (isinstance(state, Mapping) and _reached(state))
+        for name, part in parts.items()
+        if isinstance(part, Mapping) and part.get("reached") is True
     ]
     return "+".join(reached) or "none"
-
-
-def _reached(state: Mapping[str, Any]) -> bool:
-    return state.get("reached") is True
 
 
 def _number(event: Event, key: str) -> float:

@@ -242,11 +242,10 @@ def _fact(samples: Sequence[Sample], key: str) -> str:
 
 def _tables(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
     """The three tables of a group and the ladder, as rows of text with headings first."""
-    tables = [
-        ("speed", _speed_table(comparison)),
-        ("sent per step", _traffic_table(comparison)),
-        ("processor seconds per trial, user + system", _processor_table(comparison)),
-    ]
+    tables = [("speed", _speed_table(comparison))]
+    if any(row.means[key] is not None for row in comparison.rows for key in TRAFFIC):
+        tables.append(("sent per step", _traffic_table(comparison)))
+    tables.append(("processor seconds per trial, user + system", _processor_table(comparison)))
     if comparison.ladder:
         tables.append(("where the gain comes from", _ladder_table(comparison)))
     return tables
@@ -254,7 +253,9 @@ def _tables(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
 
 def _speed_table(comparison: Comparison) -> list[list[str]]:
     heading = ["system", "steps/s", "ratio to " + comparison.baseline, "verdict", "ok/trials"]
-    has_native = any(row.system == "native" for row in comparison.rows)
+    has_native = comparison.baseline != "native" and any(
+        row.system == "native" for row in comparison.rows
+    )
     if has_native:
         heading.insert(3, "ratio to native")
     table = [heading]

@@ -37,6 +37,7 @@ from typing import Any
 
 from testbed import yamlfile
 from testbed.errors import TestbedError
+from testbed.experiment.systems import PRESETS, SPIN_US_MAX
 
 FORMS = ("application", "replay")
 PLACEMENTS = ("process", "guest")
@@ -46,7 +47,6 @@ ROUNDS_LIMIT = 1000
 STEPS_LIMIT = 1_000_000
 BATCH_LIMIT = 1 << 16
 TIMEOUT_LIMIT_S = 24 * 3600
-SPIN_LIMIT_US = 10_000_000
 
 DEFAULT_TRIAL_TIMEOUT_S = 600
 DEFAULT_BOOT_TIMEOUT_S = 180
@@ -126,7 +126,7 @@ class Experiment:
     sha256: str = field(repr=False, default="")
 
 
-def load_experiment(path: Path, presets: Sequence[str]) -> Experiment:
+def load_experiment(path: Path, presets: Sequence[str] = tuple(PRESETS)) -> Experiment:
     """Read and check an experiment file; `presets` are the names of the known systems.
 
     Raises TestbedError naming file, line and key.
@@ -221,7 +221,7 @@ def _system(section: yamlfile.Section, presets: Sequence[str]) -> SystemChoice:
         flag = section.boolean(switch, None)
         if flag is not None:
             overrides.append((switch, flag))
-    spin_us = section.integer("spin_us", None, minimum=0, maximum=SPIN_LIMIT_US)
+    spin_us = section.integer("spin_us", None, minimum=0, maximum=SPIN_US_MAX)
     if spin_us is not None:
         overrides.append(("spin_us", spin_us))
     section.finish()

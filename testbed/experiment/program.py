@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from testbed.errors import TestbedError
 
-POLL_S = 0.02
 KILL_LIMIT_S = 5.0
 TAIL_BYTES = 4096
+LINES_LIMIT = 2_000_000
 
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """How a program ended: exit status (negative: signal), CPU and wall time in seconds."""
+    """How a program ended: exit status (negative: signal), CPU and wall time in seconds.
+
+    `lines` are its output with the time (CLOCK_MONOTONIC, ns) of each line, where asked for.
+    """
 
     status: int
     timed_out: bool
@@ -33,6 +39,7 @@ class ProgramEnd:
     system_s: float
     max_rss_kib: int
     wall_s: float
+    lines: tuple[tuple[int, str], ...] = ()
 
 
 def run_program(
@@ -42,33 +49,73 @@ def run_program(
     stdout: Path,
     stderr: Path,
     timeout_s: float,
+    timed_lines: bool = False,
 ) -> ProgramEnd:
     """Run a program with exactly this environment; `folder` is its working directory.
+
+    With `timed_lines` its output is read as it comes, for programs that do not say when a step
+    ended.  Otherwise it goes straight to the file, which disturbs the program less.
 
     Raises TestbedError if it cannot be started.  CPU time is of the program and the children that
     it waited for.
     """
     begin_s = time.monotonic()
-    deadline_s = begin_s + timeout_s
-    with _started(argv, environment, folder, stdout, stderr) as process:
-        timed_out = False
-        while not _has_ended(process.pid):
-            if time.monotonic() > deadline_s and not timed_out:
-                timed_out = True
-                _kill_group(process.pid)
-            time.sleep(POLL_S)
+    with (
+        _Timed(stdout) if timed_lines else stdout.open("wb") as out,
+        _started(argv, environment, folder, out, stderr) as process,
+    ):
+        # Sleep until it ends: looking again and again would take time from what is measured.
+        timed_out = not _ends_within(process.pid, timeout_s)
         # Not collected yet, so its id is still its own: end what it started under it.
         _kill_group(process.pid)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
+        wall_s = time.monotonic() - begin_s
         return ProgramEnd(
             status=process.returncode,
             timed_out=timed_out,
             user_s=usage.ru_utime,
             system_s=usage.ru_stime,
             max_rss_kib=usage.ru_maxrss,
-            wall_s=time.monotonic() - begin_s,
+            wall_s=wall_s,
+            lines=out.finish() if isinstance(out, _Timed) else (),
         )
+
+
+class _Timed:
+    """The writing end of a pipe whose lines are noted with their time and kept in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._reading, self._writing = os.pipe()
+        self._lines: list[tuple[int, str]] = []
+        self._thread = threading.Thread(target=self._read, args=(path,), daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> _Timed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def fileno(self) -> int:
+        """What the program gets as its standard output."""
+        return self._writing
+
+    def finish(self) -> tuple[tuple[int, str], ...]:
+        """Close our copy of the writing end, so that the reader sees the end; return the lines."""
+        if self._writing >= 0:
+            os.close(self._writing)
+            self._writing = -1
+        self._thread.join(KILL_LIMIT_S)
+        return tuple(self._lines)
+
+    def _read(self, path: Path) -> None:
+        with os.fdopen(self._reading, "rb") as source, path.open("wb") as copy:
+            for line in source:
+                now_ns = time.monotonic_ns()
+                copy.write(line)
+                if len(self._lines) < LINES_LIMIT:
+                    self._lines.append((now_ns, line.decode("utf-8", errors="replace").rstrip()))
 
 
 def last_line(path: Path) -> str:
@@ -85,18 +132,22 @@ def last_line(path: Path) -> str:
 
 @contextmanager
 def _started(
-    argv: Sequence[str], environment: Mapping[str, str], folder: Path, stdout: Path, stderr: Path
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    out: IO[bytes] | _Timed,
+    stderr: Path,
 ) -> Iterator[subprocess.Popen[bytes]]:
     # setpriv makes the kernel kill the program when we die, in whatever way.
     words = ["setpriv", "--pdeathsig", "KILL", "--", *argv]
-    with stdout.open("wb") as out, stderr.open("wb") as err:
+    with stderr.open("wb") as err:
         try:
             process = subprocess.Popen(
                 words,
                 cwd=folder,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
-                stdout=out,
+                stdout=out.fileno(),
                 stderr=err,
                 start_new_session=True,
             )
@@ -114,8 +165,15 @@ def _started(
                 process.wait(KILL_LIMIT_S)
 
 
-def _has_ended(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+def _ends_within(pid: int, limit_s: float) -> bool:
+    """Wait for a child to end without collecting it."""
+    fd = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(limit_s * 1000))
+    finally:
+        os.close(fd)
 
 
 def _kill_group(group: int) -> None:

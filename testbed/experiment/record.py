@@ -65,7 +65,13 @@ class RunDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._lock_fd)
+        self.close()
+
+    def close(self) -> None:
+        """Let another process have the run."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
 
     @classmethod
     def create(cls, results: Path, experiment: str, commit: str) -> RunDirectory:

@@ -42,6 +42,7 @@ parts:
 #: Steps per second that the made-up trials run at.
 SPEEDS = {"native": 120.0, "wormhole": 100.0, "wormhole-spin0": 50.0, "tcp-sync": 20.0}
 STEPS = 6
+JAIL = {"user": {"reached": True}, "network": {"reached": False, "how": "not permitted"}}
 WARMUP_STEPS = 2
 
 
@@ -73,7 +74,7 @@ def events_of(system: str, speed: float, calls: int = 200) -> list[dict[str, Any
             )
     events.append({"source": "client", "event": "exit", "user_s": 1.5, "system_s": 0.25})
     if system != "native":
-        worker = {"user_s": 2.0, "system_s": 0.5, "spin_us": 50, "jail": {"level": "user"}}
+        worker = {"user_s": 2.0, "system_s": 0.5, "spin_us": 50, "jail": {"parts": JAIL}}
         events.append({"source": "worker", **worker})
     return events
 

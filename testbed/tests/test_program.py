@@ -13,7 +13,7 @@ from testbed.errors import TestbedError
 from testbed.experiment.program import ProgramEnd, last_line, run_program
 
 
-def run(folder: Path, code: str, timeout_s: float = 20.0) -> ProgramEnd:
+def run(folder: Path, code: str, timeout_s: float = 20.0, timed_lines: bool = False) -> ProgramEnd:
     return run_program(
         [sys.executable, "-c", code],
         {"PATH": os.environ["PATH"], "MARK": "set"},
@@ -21,6 +21,7 @@ def run(folder: Path, code: str, timeout_s: float = 20.0) -> ProgramEnd:
         folder / "out",
         folder / "err",
         timeout_s,
+        timed_lines,
     )
 
 
@@ -37,6 +38,16 @@ def test_outputs_status_environment_and_cpu_time(tmp_path: Path) -> None:
     assert last_line(tmp_path / "err") == "went wrong"
     assert 0.3 <= end.user_s + end.system_s <= end.wall_s + 0.5
     assert end.max_rss_kib > 1000
+
+
+def test_lines_are_timed_when_asked_for(tmp_path: Path) -> None:
+    code = "import time; print('one', flush=True); time.sleep(0.3); print('two')"
+    before_ns = time.monotonic_ns()
+    end = run(tmp_path, code, timed_lines=True)
+    (first_ns, first), (second_ns, second) = end.lines
+    assert (first, second) == ("one", "two")
+    assert before_ns < first_ns <= second_ns - 200_000_000
+    assert (tmp_path / "out").read_text() == "one\ntwo\n"
 
 
 def test_a_hung_program_and_its_children_are_ended_at_the_limit(tmp_path: Path) -> None:

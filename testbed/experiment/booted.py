@@ -1,0 +1,159 @@
+"""A guest for the trials of one VM session: host server, VM, driver, stub library, workloads.
+
+It is booted for the first trial of the session and ended after the last; whatever a trial needs is
+copied into it before the trial begins.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import TestbedError
+from testbed.experiment.deploy import DEPLOY_TIMEOUT_S, deploy
+from testbed.experiment.executor import GUEST_REPLAY, NativeParts, guest_folder
+from testbed.experiment.outcome import Attempt, HostTime
+from testbed.experiment.prepare import kernel_cache_seed
+from testbed.experiment.record import file_name
+from testbed.experiment.subject import Subject
+from testbed.machine.guest import LIBRARY_PATH
+from testbed.machine.host_server import HostServer, HostServerConfig, host_server
+from testbed.machine.image import GuestImage
+from testbed.machine.qemu_argv import Qemu, Region, VmConfig
+from testbed.machine.vm import boot
+
+REGION_BYTES = 1 << 30
+STATS_PATH = "/tmp/wormhole-stats.jsonl"
+GUEST_MEMORY_MIB = 1024
+
+
+@dataclass(frozen=True)
+class GuestParts:
+    """What every guest of a run is made of."""
+
+    qemu: Qemu
+    image: GuestImage
+    driver: Path
+    native: NativeParts
+    accelerator: str
+    boot_timeout_s: float
+    logs: Path
+
+
+class BootedGuest:
+    """A `RunningGuest`.  Made by booting; `close` ends VM and host server."""
+
+    def __init__(self, parts: GuestParts, name: str) -> None:
+        self._parts = parts
+        self._deployed: set[str] = set()
+        folder = parts.logs / f"vm-{file_name(name)}"
+        with ExitStack() as stack:
+            config = HostServerConfig(
+                device=True, tcp=True, worker=parts.native.worker, cache_seed=kernel_cache_seed()
+            )
+            self._server = stack.enter_context(host_server(config, folder / "server"))
+            vm_config = VmConfig(
+                name="trial",
+                memory_mib=GUEST_MEMORY_MIB,
+                accelerator=parts.accelerator,
+                region=Region(REGION_BYTES, self._server.device_socket),
+            )
+            self._vm = stack.enter_context(
+                boot(vm_config, folder, parts.image, parts.qemu, parts.boot_timeout_s)
+            )
+            self._vm.guest.load_driver(parts.driver)
+            self._vm.guest.install_icd(parts.native.library)
+            self._stack = stack.pop_all()
+
+    @property
+    def accelerator(self) -> str:
+        """kvm or tcg."""
+        return self._vm.facts.accelerator
+
+    @property
+    def server(self) -> HostServer:
+        """The supervisor that serves this guest."""
+        return self._server
+
+    @property
+    def boot_s(self) -> float:
+        """Seconds from QEMU's start to SSH."""
+        return self._vm.facts.boot_s
+
+    def info(self) -> dict[str, Any]:
+        """The guest's facts, see guest_agent/agent.py."""
+        return self._vm.guest.info()
+
+    def deploy(self, subject: Subject, form: str) -> None:
+        """Copy what a trial of this form needs, once a guest."""
+        key = f"{form}/{subject.bundle.key}"
+        if key in self._deployed:
+            return
+        if form == "replay":
+            assert subject.recorded is not None, "replays are recorded before the first trial"
+            recording = guest_folder(subject) / subject.recorded.path.name
+            self._vm.ssh.put(
+                {
+                    str(recording): subject.recorded.path,
+                    GUEST_REPLAY: self._parts.native.replay,
+                },
+                timeout_s=DEPLOY_TIMEOUT_S,
+            )
+        else:
+            deploy(subject.bundle, self._vm.ssh)
+        self._deployed.add(key)
+
+    def run(self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> Attempt:
+        """Run a program as the guest's unprivileged user and collect what it left."""
+        if not self._vm.ssh.is_open:
+            raise TestbedError("the guest is gone", f"see {self._vm.console_log}")
+        lines: list[tuple[int, str]] = []
+        self._vm.ssh.run(["rm", "-f", STATS_PATH], timeout_s=30.0)
+        begin_s = time.monotonic()
+        done = self._vm.guest.run(
+            argv,
+            {**environment, "WORMHOLE_STATS": STATS_PATH, "WORMHOLE_MARK_LIB": LIBRARY_PATH},
+            cwd="/tmp",
+            timeout_s=timeout_s,
+            on_line=lambda stream, text: lines.append((time.monotonic_ns(), text)),
+        )
+        errors = [line for line in done.stderr.splitlines() if line.strip()]
+        return Attempt(
+            status=done.status,
+            timed_out=done.reason == "timeout",
+            user_s=done.user_s,
+            system_s=done.system_s,
+            max_rss_kib=done.max_rss_kib,
+            wall_s=time.monotonic() - begin_s,
+            where="guest",
+            events=done.events,
+            lines=lines,
+            stub=self._stub_lines(),
+            complaint=errors[-1] if errors else "",
+            facts={"boot_s": round(self.boot_s, 2)},
+        )
+
+    def host_times(self) -> list[HostTime]:
+        """Processor seconds of the supervisor and of the VM so far."""
+        server, vm = self._server.cpu_time(), self._vm.cpu_seconds()
+        return [
+            HostTime("supervisor", server.user_s, server.system_s),
+            HostTime("vm", vm.user_s, vm.system_s),
+        ]
+
+    def close(self) -> None:
+        """End the VM and its host server."""
+        self._stack.close()
+
+    def _stub_lines(self) -> list[dict[str, Any]]:
+        """The counters that the stub wrote; none if the program never loaded it."""
+        read = self._vm.ssh.run(["cat", STATS_PATH], timeout_s=30.0)
+        if read.status != 0:
+            return []
+        text = read.stdout.decode("utf-8", errors="replace")
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]

@@ -1,0 +1,244 @@
+"""Conducts one experiment from its file to its tables: prepare, measure, record, evaluate.
+
+The part in `process` placement comes first and is evaluated at once, since it needs neither QEMU
+nor a guest image; those are built only when the first guest is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.analysis.report import Report, plot
+from testbed.errors import TestbedError
+from testbed.experiment import provenance
+from testbed.experiment.executor import Executor, NativeParts, RunningGuest, Settings
+from testbed.experiment.experiment import Experiment, find_experiment, load_experiment
+from testbed.experiment.plan import describe, make_plan
+from testbed.experiment.prepare import Bundle
+from testbed.experiment.record import RunDirectory
+from testbed.experiment.runner import Summary, run_trials
+from testbed.experiment.subject import Recorded, Subject, prepare_subjects, recorded_file
+from testbed.experiment.systems import system
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENTS = ROOT / "workloads" / "experiments"
+RESULTS = ROOT / "results"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for: an experiment by name or path, or a stopped run to go on with."""
+
+    experiment: str
+    out: Path = RESULTS
+    resume: Path | None = None
+    placements: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Conducted:
+    """A finished run: its directory, its report, and what happened in it."""
+
+    path: Path
+    report: Report
+    summary: Summary
+
+
+def dry_run(experiment_name: str) -> str:
+    """The plan of an experiment as text, with a rough time; runs and builds nothing."""
+    experiment = load_experiment(find_experiment(experiment_name, EXPERIMENTS))
+    return describe(experiment, make_plan(experiment, "tcg"))
+
+
+def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> Conducted:
+    """Run an experiment, or what is left of one.
+
+    `say` gets lines of progress; `show` the report after each placement.  Whatever ends the run,
+    nothing of it keeps running, and what was measured stays on disk.  Raises TestbedError.
+    """
+    experiment = _experiment(request)
+    with _run_directory(request, experiment) as run:
+        manifest = run.manifest()
+        try:
+            report, summary = _measure(experiment, request, run, manifest, say, show)
+        except BaseException:
+            _mark(run, manifest, "stopped")
+            if request.resume is None:
+                say(f"stopped; go on with: ./inv run {experiment.name} --resume {run.path}")
+            raise
+        _mark(run, manifest, "finished")
+    return Conducted(run.path, report, summary)
+
+
+def _experiment(request: Request) -> Experiment:
+    if request.resume is not None:
+        # The run's own copy: the file may have been changed since.
+        return load_experiment(request.resume / "experiment.yaml")
+    return load_experiment(find_experiment(request.experiment, EXPERIMENTS))
+
+
+def _run_directory(request: Request, experiment: Experiment) -> RunDirectory:
+    source = provenance.commit()
+    manifest = provenance.new_manifest(experiment, source)
+    if request.resume is None:
+        run = RunDirectory.create(request.out, experiment.name, source.short)
+        run.keep_specification(experiment.path)
+        run.write_manifest(manifest)
+        return run
+    run = RunDirectory.resume(request.resume)
+    conflicts = provenance.resume_conflicts(run.manifest(), manifest)
+    if conflicts:
+        run.close()
+        raise TestbedError(
+            f"{request.resume} was measured under other conditions: {'; '.join(conflicts)}",
+            "start a run of its own; unlike conditions are never mixed",
+        )
+    return run
+
+
+def _measure(
+    experiment: Experiment,
+    request: Request,
+    run: RunDirectory,
+    manifest: dict[str, Any],
+    say: Say,
+    show: Callable[[str, Report], None],
+) -> tuple[Report, Summary]:
+    """Measure placement after placement; returns the last report and the counts of all."""
+    say(f"results go to {run.path}")
+    native = _native_code(say)
+    manifest["artifacts"]["native"] = {
+        name: provenance.file_sha256(getattr(native, name))
+        for name in ("worker", "library", "replay")
+    }
+    manifest["systems"] = {
+        chosen.name: system(chosen.preset, chosen.overrides, chosen.name).switches()
+        for chosen in experiment.systems
+    }
+    subjects: dict[str, Subject] = {}
+    report: Report | None = None
+    summaries: list[Summary] = []
+    for placement in ("process", "guest"):
+        if request.placements is not None and placement not in request.placements:
+            continue
+        if not any(placement in part.placements for part in experiment.parts):
+            continue
+        boot, accelerator = None, "none"
+        if placement == "guest":
+            boot, accelerator = _guest_factory(experiment, run, native, manifest, say)
+        trials = make_plan(experiment, accelerator, [placement])
+        missing = [trial for trial in trials if trial.workload.label not in subjects]
+        subjects |= prepare_subjects(missing, _recorder(native), say)
+        manifest["workloads"] = {label: s.to_json() for label, s in subjects.items()}
+        run.write_manifest(manifest)
+        say(f"{placement} placement: {len(trials)} trials")
+        executor = Executor(Settings(native, subjects, accelerator, boot))
+        summaries.append(run_trials(trials, executor, run, say))
+        report = plot(run.path)
+        show(placement, report)
+    if report is None:
+        raise TestbedError(
+            f"{experiment.name} has no trial in {', '.join(request.placements or ())} placement",
+            "ask for a placement that the experiment has",
+        )
+    return report, _total(summaries)
+
+
+def _guest_factory(
+    experiment: Experiment,
+    run: RunDirectory,
+    native: NativeParts,
+    manifest: dict[str, Any],
+    say: Say,
+) -> tuple[Callable[[str], RunningGuest], str]:
+    """Build QEMU and the image, find the accelerator, and give what boots a guest by name."""
+    # Imported here, so that process placement works where no guest ever could.
+    from testbed.experiment.booted import BootedGuest, GuestParts
+    from testbed.machine.image import guest_image
+    from testbed.machine.probe import accelerator, kvm_works
+    from testbed.machine.qemu_build import qemu_bundle
+
+    say("QEMU with the wormhole device: from the cache, or built (about 3 min)")
+    qemu = qemu_bundle(say)
+    say("guest image: from the cache, or built (about 1 min)")
+    image = guest_image()
+    driver = image.driver
+    kind = accelerator(qemu, image)
+    manifest["accelerator"] = {"kind": kind, "reason": kvm_works(qemu, image).reason}
+    manifest["artifacts"] |= {
+        "qemu": {
+            "version": qemu.version,
+            "binary_sha256": provenance.file_sha256(qemu.binary),
+            "artifact": qemu.binary.parents[1].name,
+        },
+        "image": {
+            "suite": image.suite,
+            "kernel_release": image.kernel_release,
+            "packages_sha256": image.packages_sha256,
+            "kernel_sha256": provenance.file_sha256(image.kernel),
+            "driver_sha256": provenance.file_sha256(driver),
+        },
+    }
+    parts = GuestParts(
+        qemu=qemu,
+        image=image,
+        driver=driver,
+        native=native,
+        accelerator=kind,
+        boot_timeout_s=float(experiment.boot_timeout_s),
+        logs=run.path / "logs",
+    )
+
+    def boot(name: str) -> RunningGuest:
+        guest = BootedGuest(parts, name)
+        with contextlib.suppress(TestbedError):
+            manifest["guest"] = guest.info()
+            run.write_manifest(manifest)
+        say(f"guest for {name}: up in {guest.boot_s:.0f} s ({kind.upper()})")
+        return guest
+
+    return boot, kind
+
+
+def _native_code(say: Say) -> NativeParts:
+    from testbed.machine.native_build import native_build
+
+    say("native code: from the cache, or built (about 20 s)")
+    return native_build()
+
+
+def _recorder(native: NativeParts) -> Callable[[Bundle], Recorded]:
+    """Record a workload's call stream in process placement."""
+
+    def record(bundle: Bundle) -> Recorded:
+        from testbed.experiment.recording import record_bundle
+
+        made = record_bundle(bundle)
+        return recorded_file(made.path, made.calls)
+
+    return record
+
+
+def _mark(run: RunDirectory, manifest: dict[str, Any], state: str) -> None:
+    manifest["state"] = state
+    manifest["ended_utc"] = provenance.utc_now()
+    with contextlib.suppress(TestbedError):
+        run.write_manifest(manifest)
+
+
+def _total(summaries: Sequence[Summary]) -> Summary:
+    by_status: dict[str, int] = {}
+    for summary in summaries:
+        for status, count in summary.by_status.items():
+            by_status[status] = by_status.get(status, 0) + count
+    return Summary(
+        ran=sum(summary.ran for summary in summaries),
+        skipped=sum(summary.skipped for summary in summaries),
+        by_status=by_status,
+    )

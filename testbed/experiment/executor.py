@@ -1,0 +1,313 @@
+"""Runs trials for real: a fresh client and a fresh worker each time, on the host or in a guest.
+
+In `process` placement every trial has a host server of its own.  In `guest` placement a guest and
+its host server serve all trials of a VM session (a round, unless the experiment says otherwise);
+each trial still has its own client process and with it its own worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from testbed.analysis.measure import own_cpu_s
+from testbed.errors import TestbedError
+from testbed.experiment.deploy import GUEST_DIRECTORY
+from testbed.experiment.noise import NoiseWatch
+from testbed.experiment.outcome import Attempt, HostTime, assemble, raw_events
+from testbed.experiment.plan import Trial
+from testbed.experiment.prepare import kernel_cache_seed
+from testbed.experiment.program import last_line, run_program
+from testbed.experiment.runner import TrialFiles, TrialOutcome
+from testbed.experiment.subject import Subject
+from testbed.experiment.systems import System, system
+from testbed.machine.host_server import HostServer, HostServerConfig, host_server
+
+GUEST_REPLAY = "/opt/wormhole/bin/wormhole-replay"
+GUEST_HOST_ADDRESS = "10.0.2.2"
+OUTPUT_LIMIT_BYTES = 64 << 20
+SESSIONS_LIMIT_S = 15.0
+TIMEOUT_GRACE_S = 2.0
+
+#: The host's own environment reaches no trial, apart from what says where programs and files are.
+KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
+
+Event = dict[str, Any]
+
+
+class NativeParts(Protocol):
+    """The native code that trials need; see testbed/machine/native_build.py."""
+
+    @property
+    def worker(self) -> Path: ...
+
+    @property
+    def library(self) -> Path: ...
+
+    @property
+    def replay(self) -> Path: ...
+
+
+class RunningGuest(Protocol):
+    """A booted guest with the driver loaded, as the executor needs it."""
+
+    @property
+    def accelerator(self) -> str: ...
+
+    @property
+    def server(self) -> HostServer: ...
+
+    def deploy(self, subject: Subject, form: str) -> None: ...
+
+    def run(
+        self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float
+    ) -> Attempt: ...
+
+    def host_times(self) -> list[HostTime]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all trials of a run have in common."""
+
+    native: NativeParts
+    subjects: Mapping[str, Subject]
+    accelerator: str
+    boot: Callable[[str], RunningGuest] | None
+
+
+class Executor:
+    """The real `TrialExecutor`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._guest: RunningGuest | None = None
+        self._vm = ""
+
+    def run(self, trial: Trial, files: TrialFiles) -> TrialOutcome:
+        """Run one trial and judge it; see `runner.TrialExecutor`."""
+        subject = self._settings.subjects[trial.workload.label]
+        chosen = system(trial.system.preset, trial.system.overrides, trial.system.name)
+        guest = self._guest_for(trial)
+        watch = NoiseWatch(with_guest=guest is not None)
+        if guest is not None:
+            attempt = self._in_guest(guest, trial, chosen, subject, files)
+        elif chosen.is_native:
+            attempt = self._native(trial, subject, files)
+        else:
+            attempt = self._forwarded(trial, chosen, subject, files)
+        noise = watch.result(own_cpu_s(raw_events(trial, attempt)))
+        return assemble(trial, subject.expectation(trial.form), attempt, noise.to_json())
+
+    def close(self) -> None:
+        """End the guest that is up, if any."""
+        guest, self._guest, self._vm = self._guest, None, ""
+        if guest is not None:
+            guest.close()
+
+    def _guest_for(self, trial: Trial) -> RunningGuest | None:
+        """The trial's guest, booted if it is not the one that is up; none for host trials."""
+        if trial.vm == self._vm:
+            return self._guest
+        self.close()
+        if trial.vm:
+            boot = self._settings.boot
+            if boot is None:
+                raise TestbedError(
+                    f"{trial.id} needs a guest, and none can be booted here", "see ./inv doctor"
+                )
+            self._guest = boot(trial.vm)
+            self._vm = trial.vm
+        return self._guest
+
+    def _native(self, trial: Trial, subject: Subject, files: TrialFiles) -> Attempt:
+        environment = {
+            **_kept_environment(),
+            **subject.bundle.environment(subject.bundle.directory),
+            "POCL_CACHE_DIR": str(kernel_cache_seed()),
+        }
+        return self._on_host(trial, subject, files, environment, {"network": "none"})
+
+    def _forwarded(
+        self, trial: Trial, chosen: System, subject: Subject, files: TrialFiles
+    ) -> Attempt:
+        tcp = chosen.transport == "tcp"
+        config = HostServerConfig(
+            unix=not tcp,
+            tcp=tcp,
+            worker=self._settings.native.worker,
+            cache_seed=kernel_cache_seed(),
+        )
+        with host_server(config, files.log_directory / "server") as server:
+            environment = {
+                **_kept_environment(),
+                **subject.bundle.environment(subject.bundle.directory),
+                **chosen.environment(server.url(chosen.transport), server.token if tcp else ""),
+                # The loader wants a slash behind the name of a folder.
+                "OCL_ICD_VENDORS": f"{_vendors(files.log_directory, self._settings.native)}/",
+                "WORMHOLE_MARK_LIB": str(self._settings.native.library),
+                "WORMHOLE_STATS": str(files.log_directory / "stub.jsonl"),
+            }
+            facts = {"network": "loopback" if tcp else "none", "switches": chosen.switches()}
+            attempt = self._on_host(trial, subject, files, environment, facts)
+            sessions = _sessions(server, 0, attempt)
+            times = server.cpu_time()
+        host = [HostTime("supervisor", times.user_s, times.system_s)]
+        stub = json_lines(files.log_directory / "stub.jsonl")
+        return _completed(attempt, stub, sessions, host)
+
+    def _on_host(
+        self,
+        trial: Trial,
+        subject: Subject,
+        files: TrialFiles,
+        environment: Mapping[str, str],
+        facts: Mapping[str, Any],
+    ) -> Attempt:
+        stdout, stderr = files.log_directory / "stdout.log", files.log_directory / "stderr.log"
+        argv = self._argv(trial, subject, subject.bundle.directory, self._settings.native.replay)
+        pattern = subject.expectation(trial.form).pattern
+        end = run_program(
+            argv,
+            environment,
+            subject.bundle.directory,
+            stdout,
+            stderr,
+            trial.timeout_s,
+            timed_lines=pattern is not None,
+        )
+        return Attempt(
+            status=end.status,
+            timed_out=end.timed_out,
+            user_s=end.user_s,
+            system_s=end.system_s,
+            max_rss_kib=end.max_rss_kib,
+            wall_s=end.wall_s,
+            where="host",
+            events=json_lines(stdout),
+            lines=end.lines,
+            complaint=last_line(stderr),
+            facts={**facts, "argv": argv},
+        )
+
+    def _argv(
+        self,
+        trial: Trial,
+        subject: Subject,
+        folder: Path | PurePosixPath,
+        replay: Path | PurePosixPath,
+    ) -> list[str]:
+        if trial.form == "application":
+            python = sys.executable if isinstance(folder, Path) else "python3"
+            return subject.bundle.argv(folder, python)
+        assert subject.recorded is not None, "replays are recorded before the first trial"
+        if isinstance(folder, Path):
+            return [str(replay), str(subject.recorded.path), "--json"]
+        return [str(replay), str(folder / subject.recorded.path.name), "--json"]
+
+    def _in_guest(
+        self,
+        guest: RunningGuest,
+        trial: Trial,
+        chosen: System,
+        subject: Subject,
+        files: TrialFiles,
+    ) -> Attempt:
+        guest.deploy(subject, trial.form)
+        tcp = chosen.transport == "tcp"
+        server = guest.server
+        url = f"tcp:{GUEST_HOST_ADDRESS}:{server.tcp_port}" if tcp else "device:/dev/wormhole0"
+        folder = guest_folder(subject)
+        environment = {
+            **subject.bundle.environment(folder),
+            **chosen.environment(url, server.token if tcp else ""),
+        }
+        before, seen = guest.host_times(), len(server.sessions())
+        argv = self._argv(trial, subject, folder, PurePosixPath(GUEST_REPLAY))
+        attempt = guest.run(argv, environment, trial.timeout_s)
+        sessions = _sessions(server, seen, attempt)
+        host = _difference(before, guest.host_times())
+        (files.log_directory / "stderr.log").write_text(attempt.complaint, encoding="utf-8")
+        facts = {
+            **attempt.facts,
+            "network": "user" if tcp else "none",
+            "accelerator": guest.accelerator,
+            "switches": chosen.switches(),
+            "argv": argv,
+        }
+        return _completed(attempt, attempt.stub, sessions, host, facts)
+
+
+def guest_folder(subject: Subject) -> PurePosixPath:
+    """Where a bundle lies in a guest; bundles that differ lie apart."""
+    return GUEST_DIRECTORY / f"{subject.workload.name}-{subject.bundle.key}"
+
+
+def _completed(
+    attempt: Attempt,
+    stub: Sequence[Event],
+    sessions: Sequence[Event],
+    host: Sequence[HostTime],
+    facts: Mapping[str, Any] | None = None,
+) -> Attempt:
+    return replace(
+        attempt,
+        stub=list(stub),
+        sessions=list(sessions),
+        host=list(host),
+        facts=attempt.facts if facts is None else facts,
+    )
+
+
+def _sessions(server: HostServer, seen: int, attempt: Attempt) -> list[Event]:
+    """The sessions that the trial opened; its worker ends a moment after its client.
+
+    A program that failed may never have opened one.
+    """
+    server.check_alive()
+    if attempt.status != 0:
+        time.sleep(TIMEOUT_GRACE_S)
+        return server.sessions()[seen:]
+    return server.wait_sessions(seen + 1, SESSIONS_LIMIT_S)[seen:]
+
+
+def _difference(before: Sequence[HostTime], after: Sequence[HostTime]) -> list[HostTime]:
+    return [
+        HostTime(new.what, new.user_s - old.user_s, new.system_s - old.system_s)
+        for old, new in zip(before, after, strict=True)
+    ]
+
+
+def _vendors(folder: Path, native: NativeParts) -> Path:
+    """A vendor folder that names our library alone, for a client on the host."""
+    vendors = folder / "vendors"
+    vendors.mkdir(exist_ok=True)
+    (vendors / "wormhole.icd").write_text(f"{native.library}\n", encoding="utf-8")
+    return vendors
+
+
+def _kept_environment() -> dict[str, str]:
+    """The variables of our own environment that a trial on the host may see."""
+    return {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+
+
+def json_lines(path: Path) -> list[Event]:
+    """The JSON objects among the lines of a program's output; the rest is its own business."""
+    found: list[Event] = []
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as source:
+        for line in source.read(OUTPUT_LIMIT_BYTES).decode("utf-8", errors="replace").splitlines():
+            if line.startswith("{"):
+                with contextlib.suppress(ValueError):
+                    value = json.loads(line)
+                    if isinstance(value, dict):
+                        found.append(value)
+    return found

@@ -1,0 +1,189 @@
+"""From what a trial left behind to its outcome: raw events, gate, metrics.  Pure.
+
+Whoever ran the program, on the host or in a guest, hands over an `Attempt`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from testbed.analysis.measure import Metric, measure
+from testbed.errors import TestbedError
+from testbed.experiment.events import Trajectory, read_events, read_pattern
+from testbed.experiment.gate import Verdict, check_replay, check_trajectory
+from testbed.experiment.plan import Trial
+from testbed.experiment.record import TrialResult
+from testbed.experiment.runner import TrialOutcome
+from testbed.experiment.workload import Command, Workload
+
+Event = dict[str, Any]
+
+DETAIL_LIMIT = 500
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Processor seconds of one of the host's processes during the trial: `supervisor` or `vm`."""
+
+    what: str
+    user_s: float
+    system_s: float
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What running a trial's program left behind.
+
+    `events` are the program's event lines, `lines` its output with the time (ns) of each line where
+    that was asked for; `stub` the guest library's counter lines; `sessions` the host server's.
+    """
+
+    status: int
+    timed_out: bool
+    user_s: float
+    system_s: float
+    max_rss_kib: int
+    wall_s: float
+    where: str
+    events: Sequence[Event]
+    lines: Sequence[tuple[int, str]] = ()
+    stub: Sequence[Event] = ()
+    sessions: Sequence[Event] = ()
+    host: Sequence[HostTime] = ()
+    complaint: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What must come out: native's trajectory, or the number of calls of the recording."""
+
+    workload: Workload
+    reference: Trajectory | None = None
+    replayed_calls: int | None = None
+
+    @property
+    def pattern(self) -> str | None:
+        """How steps are found in the output of a program that prints no event lines."""
+        task = self.workload.task
+        return task.step_pattern if isinstance(task, Command) else None
+
+
+def assemble(
+    trial: Trial, expectation: Expectation, attempt: Attempt, noise: Mapping[str, Any]
+) -> TrialOutcome:
+    """Judge an attempt.  A program's malformed output is a failed trial, not an error."""
+    events = raw_events(trial, attempt)
+    verdict: Verdict | None = None
+    try:
+        trajectory = _trajectory(trial, expectation, attempt)
+        if trajectory is not None and trial.form == "application":
+            events = _with_steps(events, trajectory, expectation)
+        status, detail, verdict = _judge(trial, expectation, attempt, trajectory)
+    except TestbedError as error:
+        status, detail = "failed", str(error)
+    warmup_steps = expectation.workload.warmup_steps
+    metrics: dict[str, Metric] = measure(events, warmup_steps)
+    if status == "ok" and "steps_per_s" not in metrics:
+        status, detail = "failed", "it printed too few steps to have a speed"
+    return TrialOutcome(
+        TrialResult(status, detail[:DETAIL_LIMIT], attempt.wall_s, metrics),
+        events,
+        noise,
+        {
+            "warmup_steps": warmup_steps,
+            "gate": verdict.to_json() if verdict is not None else None,
+        },
+    )
+
+
+def raw_events(trial: Trial, attempt: Attempt) -> list[Event]:
+    """Everything that was heard, with its source."""
+    runner = {"event": "trial", "id": trial.id, **attempt.facts}
+    client = {
+        "event": "exit",
+        "where": attempt.where,
+        "status": attempt.status,
+        "timed_out": attempt.timed_out,
+        "user_s": attempt.user_s,
+        "system_s": attempt.system_s,
+        "max_rss_kib": attempt.max_rss_kib,
+        "wall_s": attempt.wall_s,
+    }
+    return [
+        {"source": "runner", **runner},
+        *({"source": "program", **event} for event in attempt.events),
+        *({"source": "stub", **event} for event in attempt.stub),
+        {"source": "client", **client},
+        *({"source": "worker", **session} for session in attempt.sessions),
+        *(
+            {"source": "host", "what": h.what, "user_s": h.user_s, "system_s": h.system_s}
+            for h in attempt.host
+        ),
+    ]
+
+
+def _judge(
+    trial: Trial, expectation: Expectation, attempt: Attempt, trajectory: Trajectory | None
+) -> tuple[str, str, Verdict | None]:
+    """Status, detail and the gate's verdict."""
+    if attempt.timed_out:
+        return "timeout", f"ended at its limit after {attempt.wall_s:.0f} s", None
+    if trial.form == "replay":
+        result = next((e for e in attempt.events if e.get("event") == "result"), {})
+        verdict = check_replay(result, expectation.replayed_calls)
+        # A replay exits with 1 when outputs differ; without a result it did not get so far.
+        if attempt.status != 0 and not result:
+            return "failed", _ended(attempt), None
+    else:
+        if attempt.status != 0:
+            return "failed", _ended(attempt), None
+        if expectation.reference is None or trajectory is None:
+            return "ok", "", None
+        verdict = check_trajectory(
+            expectation.reference,
+            trajectory,
+            expectation.workload.tolerance,
+            expectation.workload.steps,
+        )
+    if not verdict.passed:
+        return "mismatch", verdict.reason, verdict
+    if attempt.status != 0:
+        return "failed", _ended(attempt), verdict
+    return "ok", "", verdict
+
+
+def _trajectory(trial: Trial, expectation: Expectation, attempt: Attempt) -> Trajectory | None:
+    if trial.form == "replay":
+        return None
+    if expectation.pattern is not None:
+        return read_pattern(attempt.lines, expectation.pattern)
+    return read_events([json.dumps(event) for event in attempt.events])
+
+
+def _with_steps(
+    events: list[Event], trajectory: Trajectory, expectation: Expectation
+) -> list[Event]:
+    """Add the steps that a pattern found, as if the program had printed them."""
+    if expectation.pattern is None:
+        return events
+    steps = [
+        {
+            "source": "program",
+            "event": "step",
+            "step": step.index,
+            "t_ns": step.t_ns,
+            "loss": step.loss,
+        }
+        for step in trajectory.steps
+    ]
+    return [*events, *steps]
+
+
+def _ended(attempt: Attempt) -> str:
+    how = f"signal {-attempt.status}" if attempt.status < 0 else f"exit status {attempt.status}"
+    said = f": {attempt.complaint}" if attempt.complaint else ""
+    return f"the program ended with {how}{said}"

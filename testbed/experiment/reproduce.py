@@ -1,0 +1,65 @@
+"""The main job in one call: build what is needed, run the comparison, leave tables and figures.
+
+A profile is an experiment of that name in `workloads/experiments/`.  The table of `process`
+placement is printed as soon as it is there; the guest part follows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from testbed.analysis.report import Report
+from testbed.experiment.conduct import RESULTS, Conducted, Request, conduct
+from testbed.progress import format_duration, say
+
+Print = Callable[[str], None]
+
+
+def reproduce(
+    profile: str = "quick",
+    out: Path = RESULTS,
+    resume: Path | None = None,
+    placements: tuple[str, ...] | None = None,
+    print_line: Print = print,
+) -> Conducted:
+    """Run a profile from nothing to its figures and print its tables.
+
+    `resume` goes on with a stopped run.  `placements` restricts the run (process, guest).  Raises
+    TestbedError with one clear line; nothing is left running, and what was measured is kept.
+    """
+    return run_experiment(Request(profile, out, resume, placements), print_line)
+
+
+def run_experiment(request: Request, print_line: Print = print) -> Conducted:
+    """Run one experiment (by name or path), printing its tables as they become known."""
+    begin_s = time.monotonic()
+
+    def tell(line: str) -> None:
+        say(f"[{format_duration(time.monotonic() - begin_s)}] {line}")
+
+    def show(placement: str, report: Report) -> None:
+        tell(f"{placement} placement is measured")
+        print_line(report.text)
+        print_line("")
+
+    done = conduct(request, tell, show)
+    print_line(closing_words(done, time.monotonic() - begin_s))
+    return done
+
+
+def closing_words(done: Conducted, wall_s: float) -> str:
+    """Where everything is, and what went wrong, if anything did."""
+    counts = ", ".join(
+        f"{count} {status}" for status, count in sorted(done.summary.by_status.items())
+    )
+    skipped = f", {done.summary.skipped} from before" if done.summary.skipped else ""
+    lines = [
+        f"{done.summary.ran} trials ({counts or 'none'}{skipped}) in {format_duration(wall_s)}"
+    ]
+    figures = [file for file in done.report.files if file.suffix == ".png"]
+    lines += [f"figure: {file}" for file in figures]
+    lines.append(f"tables: {done.path / 'tables'}")
+    lines.append(f"raw data and manifest: {done.path}")
+    return "\n".join(lines)

@@ -1,0 +1,94 @@
+"""What the trials of an experiment run: workloads prepared once, before the first trial.
+
+Preparing costs minutes and must not fall into a measurement: the data and weights are made, the
+reference trajectory is computed natively, and for replays the call stream is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.experiment.events import Trajectory
+from testbed.experiment.experiment import WorkloadChoice
+from testbed.experiment.outcome import Expectation
+from testbed.experiment.plan import Trial
+from testbed.experiment.prepare import Bundle, prepare, reference
+from testbed.experiment.provenance import file_sha256
+from testbed.experiment.workload import Model, Workload, find_workload
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded call stream and the number of calls in it."""
+
+    path: Path
+    calls: int | None
+    sha256: str
+
+
+Recorder = Callable[[Bundle], Recorded]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A prepared workload.  `recorded` is there if the experiment replays it."""
+
+    workload: Workload
+    bundle: Bundle
+    trajectory: Trajectory | None
+    recorded: Recorded | None
+
+    def expectation(self, form: str) -> Expectation:
+        """What must come out of a trial of this form."""
+        if form == "replay":
+            calls = self.recorded.calls if self.recorded else None
+            return Expectation(self.workload, replayed_calls=calls)
+        return Expectation(self.workload, reference=self.trajectory)
+
+    def to_json(self) -> dict[str, Any]:
+        """What the manifest says about it."""
+        task = self.workload.task
+        return {
+            "name": self.workload.name,
+            "sha256": self.workload.sha256,
+            "bundle": self.bundle.key,
+            "data_sha256": self.bundle.data_sha256,
+            "batch": task.batch if isinstance(task, Model) else None,
+            "steps": self.workload.steps,
+            "warmup_steps": self.workload.warmup_steps,
+            "exact": self.workload.tolerance.is_exact,
+            "packages": {p.name: [p.version, p.sha256] for p in self.workload.packages},
+            "environment": dict(self.workload.environment),
+            "recording": None
+            if self.recorded is None
+            else {"sha256": self.recorded.sha256, "calls": self.recorded.calls},
+        }
+
+
+def prepare_subjects(
+    trials: Iterable[Trial], record: Recorder, say: Callable[[str], None]
+) -> dict[str, Subject]:
+    """Prepare every workload of the trials, by label.  Raises TestbedError naming the workload."""
+    forms: dict[WorkloadChoice, set[str]] = {}
+    for trial in trials:
+        forms.setdefault(trial.workload, set()).add(trial.form)
+    subjects: dict[str, Subject] = {}
+    for choice, wanted in forms.items():
+        say(f"preparing {choice.label}: data, weights, native reference")
+        workload = find_workload(choice.name).resized(choice.batch, choice.steps)
+        bundle = prepare(workload)
+        trajectory = reference(bundle) if isinstance(workload.task, Model) else None
+        recorded = None
+        if "replay" in wanted:
+            say(f"recording the calls of {choice.label}")
+            recorded = record(bundle)
+        subjects[choice.label] = Subject(workload, bundle, trajectory, recorded)
+    return subjects
+
+
+def recorded_file(path: Path, calls: int | None) -> Recorded:
+    """Describe a recording that lies in a file."""
+    return Recorded(path, calls, file_sha256(path) or "")
