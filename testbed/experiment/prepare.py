@@ -109,7 +109,7 @@ def reference(bundle: Bundle) -> Trajectory:
     It is kept in the cache, keyed by the bundle and the accelerator.  Raises TestbedError.
     """
     base = _base_bundle(bundle.workload)
-    inputs = {"base": base.key, "conditions": json.dumps(_conditions(base), sort_keys=True)}
+    inputs = {"base": base.key, "conditions": json.dumps(conditions(base), sort_keys=True)}
 
     def build(directory: Path) -> None:
         output = directory / "events.jsonl"
@@ -296,7 +296,7 @@ def _write_job(directory: Path, workload: Workload, model: Model) -> None:
 
 def _captured_step(base: Bundle) -> Path:
     """The file with the captured training step for this machine's accelerator."""
-    inputs = {"base": base.key, "conditions": json.dumps(_conditions(base), sort_keys=True)}
+    inputs = {"base": base.key, "conditions": json.dumps(conditions(base), sort_keys=True)}
 
     def build(directory: Path) -> None:
         log = log_path("captured", inputs)
@@ -306,11 +306,11 @@ def _captured_step(base: Bundle) -> Path:
     return artifact("captured", inputs, build) / "captured.bin"
 
 
-def _conditions(base: Bundle) -> dict[str, str]:
+def conditions(bundle: Bundle) -> dict[str, str]:
     """The accelerator and the versions that a captured step or a reference is good for."""
     return _asked_conditions(
-        (*base.argv(base.directory, sys.executable), "--conditions"),
-        tuple(sorted(native_environment(base).items())),
+        (*bundle.argv(bundle.directory, sys.executable), "--conditions"),
+        tuple(sorted(native_environment(bundle).items())),
     )
 
 
