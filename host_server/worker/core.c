@@ -98,3 +98,12 @@ int wh_core_whSleep(struct wh_session *session, uint64_t duration_us)
     }
     return 0;
 }
+
+int wh_core_whCopy(struct wh_session *session, const void *data, void *result, uint64_t size_bytes)
+{
+    (void)session;
+    if (size_bytes > 0) {
+        memcpy(result, data, size_bytes);
+    }
+    return 0;
+}
