@@ -121,7 +121,13 @@ def _session_facts(events: Sequence[Event]) -> dict[str, Metric]:
     """What was in effect: spin bound, jail, network path, sessions."""
     found: dict[str, Metric] = {}
     sessions = of_source(events, "worker")
+    exits = [event for event in of_source(events, "stub") if event.get("event") == "exit"]
+    if exits:
+        sent = sum(_number(event, "notifications_sent") for event in exits)
+        found["sent_notifications_to_host"] = int(sent)
     if sessions:
+        stats = [s["stats"] for s in sessions if isinstance(s.get("stats"), Mapping)]
+        found["sent_wakes"] = int(sum(_number(line, "wakes_sent") for line in stats))
         found["sessions"] = len(sessions)
         found["spin_us"] = int(_number(sessions[0], "spin_us"))
         found["jail"] = jail_text(sessions[0].get("jail"))
@@ -129,6 +135,10 @@ def _session_facts(events: Sequence[Event]) -> dict[str, Metric]:
         for key in ("network", "accelerator"):
             if event.get(key) is not None:
                 found[key] = str(event[key])
+        device = event.get("device")
+        if isinstance(device, Mapping) and event.get("instrumented") is True:
+            found["device_notifications_to_host"] = int(_number(device, "control-notifications"))
+            found["device_wakes"] = int(_number(device, "wakes"))
     for event in of_source(events, "program"):
         if event.get("event") == "result":
             for key in ("calls", "compared_bytes", "mismatches"):

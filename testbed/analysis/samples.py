@@ -91,6 +91,11 @@ class Run:
     def minimum_effect(self) -> float:
         return float(self.experiment.get("minimum_effect", 0.02))
 
+    @property
+    def instrumented(self) -> bool:
+        """The device counted every notification: counts are exact, speeds mean nothing."""
+        return bool(self.experiment.get("instrumented", False))
+
 
 def load_run(path: Path) -> Run:
     """Read a run and compute the metrics of every trial from its raw events.

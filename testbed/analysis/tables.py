@@ -77,21 +77,37 @@ PROCESSOR = {
     "VM": ("vm_user_s", "vm_system_s"),
 }
 
+#: Metric -> heading, of the check of an instrumented run: totals of a trial, by who counted.
+COUNTED = {
+    "sent_notifications_to_host": "to host, stub",
+    "device_notifications_to_host": "to host, device",
+    "sent_wakes": "to client, worker",
+    "device_wakes": "to client, device",
+}
+
 FACTS = ("spin_us", "jail", "network")
 
 
 def compare(run: Run) -> tuple[Comparison, ...]:
     """Evaluate every group of a run."""
     return tuple(
-        compare_group(group, run.baseline, run.ladder, run.minimum_effect) for group in run.groups
+        compare_group(group, run.baseline, run.ladder, run.minimum_effect, run.instrumented)
+        for group in run.groups
     )
 
 
 def compare_group(
-    group: Group, baseline: str, ladder: Sequence[str], minimum_effect: float
+    group: Group,
+    baseline: str,
+    ladder: Sequence[str],
+    minimum_effect: float,
+    instrumented: bool = False,
 ) -> Comparison:
-    """Evaluate one group against its baseline and along the ladder."""
-    speeds = {system: _speeds(group.of(system)) for system in group.systems}
+    """Evaluate one group against its baseline and along the ladder.
+
+    An instrumented run has counts and no speeds: counting exactly costs time.
+    """
+    speeds = {system: {} if instrumented else _speeds(group.of(system)) for system in group.systems}
     rows = tuple(_row(group, system, speeds, baseline, minimum_effect) for system in group.systems)
     present = [name for name in ladder if name in group.systems]
     steps = []
@@ -192,7 +208,7 @@ def _row(
     usable = speeds[system]
     ratio = paired_ratio(usable, speeds.get(baseline, {}))
     to_native = paired_ratio(usable, speeds.get("native", {}))
-    keys = [*TRAFFIC, *(key for pair in PROCESSOR.values() for key in pair)]
+    keys = [*TRAFFIC, *COUNTED, *(key for pair in PROCESSOR.values() for key in pair)]
     return Row(
         system=system,
         trials=len(samples),
@@ -245,6 +261,8 @@ def _tables(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
     tables = [("speed", _speed_table(comparison))]
     if any(row.means[key] is not None for row in comparison.rows for key in TRAFFIC):
         tables.append(("sent per step", _traffic_table(comparison)))
+    if any(row.means["device_wakes"] is not None for row in comparison.rows):
+        tables.append(("notifications per trial, by who counted", _counted_table(comparison)))
     tables.append(("processor seconds per trial, user + system", _processor_table(comparison)))
     if comparison.ladder:
         tables.append(("where the gain comes from", _ladder_table(comparison)))
@@ -261,7 +279,8 @@ def _speed_table(comparison: Comparison) -> list[list[str]]:
     table = [heading]
     for row in comparison.rows:
         if row.speed is None:
-            cells = [row.system, f"none: {row.status}", MISSING, MISSING]
+            why = "not measured in this run" if row.status == "ok" else row.status
+            cells = [row.system, f"none: {why}", MISSING, MISSING]
         else:
             word = row.verdict
             cells = [row.system, _interval(row.speed), _interval(row.ratio), word]
@@ -277,6 +296,13 @@ def _traffic_table(comparison: Comparison) -> list[list[str]]:
     table = [["system", *(TRAFFIC[key] for key in shown)]]
     for row in comparison.rows:
         table.append([row.system, *(_count(row.means[key]) for key in shown)])
+    return table
+
+
+def _counted_table(comparison: Comparison) -> list[list[str]]:
+    table = [["system", *COUNTED.values()]]
+    for row in comparison.rows:
+        table.append([row.system, *(_count(row.means[key]) for key in COUNTED)])
     return table
 
 

@@ -24,12 +24,13 @@ from testbed.experiment.subject import Subject
 from testbed.machine.guest import LIBRARY_PATH
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
 from testbed.machine.image import GuestImage
-from testbed.machine.qemu_argv import Qemu, Region, VmConfig
+from testbed.machine.qemu_argv import DEVICE_ID, Qemu, Region, VmConfig
 from testbed.machine.vm import boot
 
 REGION_BYTES = 1 << 30
 STATS_PATH = "/tmp/wormhole-stats.jsonl"
 GUEST_MEMORY_MIB = 1024
+DEVICE_COUNTERS = ("control-notifications", "wakes", "wakes-dropped", "event-completions")
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class GuestParts:
     native: NativeParts
     accelerator: str
     boot_timeout_s: float
+    instrumented: bool
     logs: Path
 
 
@@ -61,7 +63,11 @@ class BootedGuest:
                 name="trial",
                 memory_mib=GUEST_MEMORY_MIB,
                 accelerator=parts.accelerator,
-                region=Region(REGION_BYTES, self._server.device_socket),
+                region=Region(
+                    REGION_BYTES,
+                    self._server.device_socket,
+                    ioeventfd=not parts.instrumented,
+                ),
             )
             self._vm = stack.enter_context(
                 boot(vm_config, folder, parts.image, parts.qemu, parts.boot_timeout_s)
@@ -114,6 +120,7 @@ class BootedGuest:
             raise TestbedError("the guest is gone", f"see {self._vm.console_log}")
         lines: list[tuple[int, str]] = []
         self._vm.ssh.run(["rm", "-f", STATS_PATH], timeout_s=30.0)
+        counts = self._device_counts()
         begin_s = time.monotonic()
         done = self._vm.guest.run(
             argv,
@@ -135,7 +142,13 @@ class BootedGuest:
             lines=lines,
             stub=self._stub_lines(),
             complaint=errors[-1] if errors else "",
-            facts={"boot_s": round(self.boot_s, 2)},
+            facts={
+                "boot_s": round(self.boot_s, 2),
+                "instrumented": self._parts.instrumented,
+                "device": {
+                    name: after - counts[name] for name, after in self._device_counts().items()
+                },
+            },
         )
 
     def host_times(self) -> list[HostTime]:
@@ -149,6 +162,10 @@ class BootedGuest:
     def close(self) -> None:
         """End the VM and its host server."""
         self._stack.close()
+
+    def _device_counts(self) -> dict[str, int]:
+        """What the device has counted so far (documented with the device, in qemu_patches)."""
+        return {name: int(self._vm.qmp.get(DEVICE_ID, name)) for name in DEVICE_COUNTERS}
 
     def _stub_lines(self) -> list[dict[str, Any]]:
         """The counters that the stub wrote; none if the program never loaded it."""

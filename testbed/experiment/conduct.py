@@ -192,6 +192,7 @@ def _guest_factory(
         native=native,
         accelerator=kind,
         boot_timeout_s=float(experiment.boot_timeout_s),
+        instrumented=experiment.instrumented,
         logs=run.path / "logs",
     )
 

@@ -109,7 +109,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment file, checked."""
+    """An experiment file, checked.
+
+    `instrumented` lets the guest's device count every notification exactly, which costs time: such
+    a run checks counts and has no speeds.
+    """
 
     path: Path
     name: str
@@ -123,6 +127,7 @@ class Experiment:
     trial_timeout_s: int
     boot_timeout_s: int
     minimum_effect: float
+    instrumented: bool
     sha256: str = field(repr=False, default="")
 
 
@@ -154,6 +159,7 @@ def parse_experiment(section: yamlfile.Section, presets: Sequence[str]) -> Exper
         "boot_timeout_s", DEFAULT_BOOT_TIMEOUT_S, minimum=1, maximum=TIMEOUT_LIMIT_S
     )
     minimum_effect = section.number("minimum_effect", 0.02, minimum=0.0, maximum=1.0)
+    instrumented = section.boolean("instrumented", False)
     parts = tuple(_part(part, systems) for part in section.sections("parts"))
     section.finish()
     if not parts:
@@ -174,6 +180,7 @@ def parse_experiment(section: yamlfile.Section, presets: Sequence[str]) -> Exper
         trial_timeout_s=trial_timeout_s,
         boot_timeout_s=boot_timeout_s,
         minimum_effect=minimum_effect,
+        instrumented=instrumented,
     )
 
 

@@ -99,6 +99,7 @@ def describe_experiment(experiment: Experiment) -> dict[str, Any]:
         "ladder": list(experiment.ladder),
         "minimum_effect": experiment.minimum_effect,
         "restart_guest": experiment.restart_guest,
+        "instrumented": experiment.instrumented,
         "trial_timeout_s": experiment.trial_timeout_s,
         "boot_timeout_s": experiment.boot_timeout_s,
         "systems": [
