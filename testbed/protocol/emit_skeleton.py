@@ -10,6 +10,7 @@ from testbed.protocol.emit import (
     out_arguments,
     wrapped,
 )
+from testbed.protocol.emit_stub import TARGET
 from testbed.protocol.spec import Api, Argument, Function
 
 BLOB_BYTES_MAX = "WH_CL_BLOB_BYTES_MAX"
@@ -46,6 +47,12 @@ def _core_skeleton(function: Function) -> str:
         elif argument.out == "bytes":
             body.append(f"    size_t {name}_bytes = 0;")
             body.append(f"    void *{name} = wh_take_out(request, &{name}_bytes);")
+        elif argument.in_bytes:
+            body.append(f"    size_t {name}_bytes = 0;\n    uint64_t {name}_block = 0;")
+            body.append(
+                f"    {argument.declaration} ="
+                f" wh_take_bulk(request, &{name}_bytes, &{name}_block);"
+            )
         else:
             body.append(f"    {argument.type} {name} = wh_take_u64(request);")
     body.append("    if (wh_request_failed(request)) {\n        return -EBADMSG;\n    }")
@@ -54,6 +61,9 @@ def _core_skeleton(function: Function) -> str:
         if argument.out == "bytes":
             body.append(f"    if ({name} == NULL || {name}_bytes < {argument.size}) {{")
             body.append("        return -EBADMSG;\n    }")
+        elif argument.in_bytes:
+            body.append(f"    if ({name} == NULL || {name}_bytes < {argument.in_bytes}) {{")
+            body.append("        return -EBADMSG;\n    }")
     if function.blocks:
         body.append("    wh_block_begin(request->session);")
     arguments = [("&" if a.out == "value" else "") + a.name for a in function.args]
@@ -61,6 +71,9 @@ def _core_skeleton(function: Function) -> str:
     body.append(f"    int error = wh_core_{function.name}({call});")
     if function.blocks:
         body.append("    wh_block_end(request->session);")
+    for argument in function.args:
+        if argument.in_bytes:
+            body.append(f"    wh_bulk_done(request->session, {argument.name}_block);")
     for argument in out_arguments(function):
         if argument.out == "value":
             body.append(f"    wh_reply_u64(request, {argument.name});")
@@ -118,7 +131,7 @@ def names_source(apis: list[Api]) -> str:
 def opencl_table_header(api: Api) -> str:
     """The backend's functions, found by name in the real library."""
     out = [banner("opencl.yaml"), "#ifndef WH_OPENCL_TABLE_H\n#define WH_OPENCL_TABLE_H\n\n"]
-    out.append("#include <CL/cl_icd.h>\n\n#define WH_OPENCL_FUNCTIONS(X) \\\n")
+    out.append(TARGET + "#include <CL/cl_icd.h>\n\n#define WH_OPENCL_FUNCTIONS(X) \\\n")
     names = [f.name for f in api.functions if f.forwarded]
     names.append("clSetEventCallback")
     out.append(" \\\n".join(f"    X({name})" for name in names))
