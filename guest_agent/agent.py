@@ -31,7 +31,7 @@ from typing import IO, Any
 SYS_FINIT_MODULE = 313  # x86_64
 ICD_FILE = Path("/etc/OpenCL/vendors/wormhole.icd")
 DEVICE_PATTERN = "wormhole*"
-DEVICE_WAIT_S = 10.0
+DEVICE_WAIT_S = 5.0
 POLL_S = 0.02
 KILL_GRACE_S = 2.0
 REQUEST_BYTES_MAX = 1 << 20
@@ -85,7 +85,10 @@ def info() -> dict[str, Any]:
 
 
 def regions(pci: Path, memory_types: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The largest address range of each wormhole device, with the memory types inside it."""
+    """The largest address range of each wormhole device, with the memory types inside it.
+
+    The region begins at `address`; `bar_bytes` may be more than the region's size.
+    """
     found: list[dict[str, Any]] = []
     for device in sorted(pci.glob("*")):
         vendor = _read(str(device / "vendor")).strip()
@@ -106,7 +109,7 @@ def regions(pci: Path, memory_types: list[dict[str, Any]]) -> list[dict[str, Any
             {
                 "pci": device.name,
                 "address": start,
-                "size_bytes": end - start + 1,
+                "bar_bytes": end - start + 1,
                 "above_4_gib": start >= 1 << 32,
                 "memory_types": sorted(
                     {

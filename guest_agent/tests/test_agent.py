@@ -193,7 +193,7 @@ def test_the_region_is_found_with_its_memory_type(tmp_path: Path) -> None:
         {
             "pci": "0000:00:03.0",
             "address": 0x800000000,
-            "size_bytes": 0x20000000,
+            "bar_bytes": 0x20000000,
             "above_4_gib": True,
             "memory_types": ["write-back"],
         }

@@ -106,7 +106,7 @@ def qemu_argv(
         *("-L", str(qemu.data_dir)),
         *("-name", f"wormhole-{config.name},debug-threads=on"),
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
-        *("-machine", "q35,usb=off,vmport=off,smbus=off,hpet=off"),
+        *("-machine", "q35,sata=off,usb=off,smm=off,vmport=off,smbus=off,hpet=off"),
         *_accelerator_arguments(accelerator),
         *("-smp", f"{config.cpus},sockets=1,cores={config.cpus},threads=1"),
         *("-m", f"{config.memory_mib}M"),
@@ -125,8 +125,10 @@ def kernel_arguments(config: VmConfig, accelerator: str) -> str:
     """The guest kernel's command line."""
     words = ["console=ttyS0", "panic=-1", "rcupdate.rcu_expedited=1"]
     if accelerator == "tcg":
-        # Emulated instructions are not open to speculation, and the detours cost much there.
-        words += ["mitigations=off", "no_timer_check"]
+        # Emulated instructions are not open to speculation, and the detours cost much there.  The
+        # kernel takes the slow start of emulated processors for unsynchronised time stamp counters,
+        # which all come from one host clock, and each look at the clock would leave the guest.
+        words += ["mitigations=off", "no_timer_check", "tsc=reliable"]
     if config.kernel_arguments:
         words.append(config.kernel_arguments)
     return " ".join(words)

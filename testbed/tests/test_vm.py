@@ -18,7 +18,7 @@ import pytest
 from testbed.errors import TestbedError
 from testbed.machine import vm as vms
 from testbed.machine.image import GuestImage, guest_image
-from testbed.machine.qemu_argv import VmConfig
+from testbed.machine.qemu_argv import DEVICE_ID, Region, VmConfig
 from testbed.machine.ssh import connect, generate_key_pair
 from testbed.machine.vm import Vm, boot
 
@@ -116,7 +116,7 @@ class TestGuest:
     def test_a_lost_connection_ends_the_program(self, vm: Vm) -> None:
         # A process of its own holds the connection, so that it can be killed like a user's.
         request = json.dumps({"argv": ["sleep", "9876"], "timeout_s": 600, "cwd": "/"})
-        assert vm.guest is not None
+        assert vm.guest.info()["uptime_s"] > 0  # and thus the agent is there
         key = vm.facts.run_dir / "client_key"
         key.touch(mode=0o600)
         key.write_bytes(vm.key.private)
@@ -173,6 +173,33 @@ class TestGuest:
     def test_the_emulator_uses_cpu_time(self, vm: Vm) -> None:
         used = vms.cpu_seconds(vm.pid)
         assert used.user_s + used.system_s > 0
+
+
+@pytest.mark.vm
+def test_the_region_is_cacheable_and_above_4_gib(image: GuestImage, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))  # the device only needs someone to connect to
+        server.listen()
+        config = VmConfig(region=Region(64 << 20, tmp_path / "s"))
+        with boot(config, tmp_path / "run", image) as started:
+            started.guest.load_driver(image.driver)
+            facts = started.guest.info()
+            assert facts["devices"] == ["/dev/wormhole0"]
+            (region,) = facts["regions"]
+            assert region["above_4_gib"]
+            assert region["memory_types"] == ["write-back"]
+            assert started.qmp.get(DEVICE_ID, "control-notifications") == 0
+            # Spinning with a bound reads the clock all the time: it must not leave the guest.
+            clock = started.ssh.get(
+                "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+            )
+            assert clock in (b"tsc\n", b"tsc-early\n", b"kvm-clock\n")
+
+
+@pytest.mark.vm
+def test_a_driver_without_device_says_so(vm: Vm, image: GuestImage) -> None:
+    with pytest.raises(TestbedError, match="does the VM have the device"):
+        vm.guest.load_driver(image.driver)
 
 
 @pytest.mark.vm
