@@ -1,0 +1,207 @@
+/*
+ * test_jail.c - enters the jail and tries to get out. Usage: test_jail HOME SECRET
+ *
+ * HOME is the private directory, SECRET a file outside it that anybody may read. Prints the report;
+ * exit status 1 if a wall that the report calls standing lets something through.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "jail.h"
+
+static int failures;
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            printf("FAILED line %d: %s (errno %s)\n", __LINE__, #condition, strerror(errno));      \
+            failures++;                                                                            \
+        }                                                                                          \
+    } while (0)
+
+/* The expression must fail with this errno. */
+#define REFUSED(expression, number)                                                                \
+    do {                                                                                           \
+        errno = 0;                                                                                 \
+        long result_ = (long)(expression);                                                         \
+        if (result_ >= 0 || errno != (number)) {                                                   \
+            printf("FAILED line %d: %s gave %ld, errno %s\n", __LINE__, #expression, result_,      \
+                   strerror(errno));                                                               \
+            failures++;                                                                            \
+        }                                                                                          \
+    } while (0)
+
+extern char **environ;
+
+static void check_parser(void)
+{
+    struct wh_jail_config config;
+    CHECK(wh_jail_parse("off", &config) == 0 && !config.enabled);
+    CHECK(wh_jail_parse("uid=7,gid=8,home=/h,read=/a,read=/b,gpu=1,processes=5,files=6", &config) ==
+          0);
+    CHECK(config.enabled && config.uid == 7 && config.gid == 8 && config.gpu);
+    CHECK(strcmp(config.home, "/h") == 0 && config.read_count == 2 &&
+          strcmp(config.read[1], "/b") == 0);
+    CHECK(config.processes_max == 5 && config.files_max == 6);
+    const char *const wrong[] = {"uid",    "uid=",    "uid=-1", "uid=99999999999",
+                                 "uid=1x", "color=3", "home=x", "home=/a,uid"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        CHECK(wh_jail_parse(wrong[i], &config) == -EINVAL);
+    }
+    char text[2048] = "home=/";
+    memset(text + 6, 'x', WH_JAIL_PATH_BYTES);
+    CHECK(wh_jail_parse(text, &config) == -EINVAL);
+}
+
+static void *run_thread(void *argument)
+{
+    return argument;
+}
+
+static int run_program(const char *path)
+{
+    char *const argv[] = {(char *)path, "--version", NULL};
+    posix_spawn_file_actions_t actions;
+    pid_t pid = 0;
+    int status = -1;
+
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    int error = posix_spawn(&pid, path, &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (error != 0) {
+        return -error;
+    }
+    waitpid(pid, &status, 0);
+    return status;
+}
+
+/* How a child ends that makes a system call which the filter answers with death. */
+static int status_of_call(long number)
+{
+    int status = -1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        syscall(number);
+        _exit(0);
+    }
+    waitpid(pid, &status, 0);
+    return status;
+}
+
+static void check_system_calls(void)
+{
+    pthread_t thread;
+    int pair[2];
+
+    REFUSED(ptrace(PTRACE_ATTACH, getppid(), NULL, NULL), EPERM);
+    REFUSED(unshare(CLONE_NEWUSER), EPERM);
+    REFUSED(syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, NULL, NULL, NULL, 0), EPERM);
+    REFUSED(syscall(435 /* clone3 */, NULL, 0), ENOSYS);
+    REFUSED(mount("none", "/tmp", "tmpfs", 0, NULL), EPERM);
+    REFUSED(setuid(0), EPERM);
+    REFUSED(syscall(425 /* io_uring_setup */, 1, NULL), EPERM);
+    REFUSED(syscall(SYS_bpf, 0, NULL, 0), EPERM);
+    REFUSED(syscall(SYS_keyctl, 0), EPERM);
+    REFUSED(syscall(5000), ENOSYS);
+    REFUSED(kill(getppid(), 0), EPERM);
+    REFUSED(kill(-1, 0), EPERM);
+    REFUSED(syscall(SYS_tgkill, getppid(), getppid(), 0), EPERM);
+    REFUSED(socket(AF_INET, SOCK_STREAM, 0), EAFNOSUPPORT);
+    REFUSED(socket(AF_UNIX, SOCK_STREAM, 0), EAFNOSUPPORT);
+    REFUSED(socket(AF_NETLINK, SOCK_RAW, 0), EAFNOSUPPORT);
+    CHECK(status_of_call(0x40000000L | SYS_getpid) == SIGSYS);
+    /* What a worker and a compiler need. */
+    CHECK(kill(getpid(), 0) == 0);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    CHECK(pthread_create(&thread, NULL, run_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(status_of_call(SYS_getpid) == 0);
+}
+
+static void check_files(const char *home, const char *secret)
+{
+    char path[WH_JAIL_PATH_BYTES + 16];
+    struct stat status;
+
+    REFUSED(open(secret, O_RDONLY), EACCES);
+    REFUSED(open(secret, O_WRONLY), EACCES);
+    REFUSED(open("/etc/passwd", O_RDONLY), EACCES);
+    REFUSED(open("/proc/1/status", O_RDONLY), EACCES);
+    REFUSED(open("/tmp/wormhole-jail-test", O_WRONLY | O_CREAT, 0600), EACCES);
+    REFUSED(open("/dev/shm/wormhole-jail-test", O_WRONLY | O_CREAT, 0600), EACCES);
+    CHECK(run_program("/bin/sh") == -EACCES);
+    snprintf(path, sizeof(path), "%s/file", home);
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    CHECK(fd >= 0 && write(fd, "x", 1) == 1 && ftruncate(fd, 100) == 0);
+    CHECK(stat("/usr/lib", &status) == 0);
+    CHECK(open("/usr/lib", O_RDONLY | O_DIRECTORY) >= 0);
+    CHECK(open("/proc/self/maps", O_RDONLY) >= 0);
+    CHECK(open("/proc/cpuinfo", O_RDONLY) >= 0);
+    CHECK(open("/dev/null", O_RDWR) >= 0);
+    if (access("/usr/bin/ld", F_OK) == 0) {
+        CHECK(run_program("/usr/bin/ld") == 0);
+    }
+}
+
+static void check_user(uid_t uid)
+{
+    struct rlimit limit;
+    CHECK(geteuid() == uid && getuid() == uid && getegid() == (gid_t)uid);
+    CHECK(getgroups(0, NULL) == 0);
+    CHECK(getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_max == 100);
+}
+
+int main(int argc, char **argv)
+{
+    struct wh_jail_config config;
+    struct wh_jail_report report;
+    char text[2048];
+    int signal_number = 0;
+
+    if (argc != 3) {
+        fprintf(stderr, "usage: test_jail HOME SECRET\n");
+        return 2;
+    }
+    check_parser();
+    uid_t uid = geteuid() == 0 ? 61999 : 0;
+    snprintf(text, sizeof(text), "uid=%u,gid=%u,home=%s,processes=100,files=64", uid, uid, argv[1]);
+    CHECK(wh_jail_parse(text, &config) == 0);
+    if (uid != 0) {
+        CHECK(chown(argv[1], uid, uid) == 0);
+    }
+    CHECK(open(argv[2], O_RDONLY | O_CLOEXEC) >= 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    CHECK(wh_jail_enter(&config, &report) == 0);
+    CHECK(wh_jail_report_json(&report, text, sizeof(text)) == (int)strlen(text));
+    CHECK(wh_jail_report_json(&report, text + 1024, 100) == -ENOSPC);
+    printf("%s\n", text);
+    CHECK(prctl(PR_GET_PDEATHSIG, &signal_number) == 0 && signal_number == SIGKILL);
+    CHECK(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1);
+    CHECK(report.parts[WH_JAIL_PRIVILEGES].reached && report.parts[WH_JAIL_SYSCALLS].reached);
+    check_system_calls();
+    if (report.parts[WH_JAIL_FILES].reached) {
+        check_files(argv[1], argv[2]);
+    }
+    if (report.parts[WH_JAIL_USER].reached) {
+        check_user(uid);
+    }
+    fflush(stdout);
+    return failures != 0;
+}
