@@ -153,6 +153,17 @@ static int wh_session_try(struct wh_session *session, struct wh_ioc_open *args)
     return error;
 }
 
+/* After an open that failed: the file is as if nothing had been asked of it. */
+static void wh_session_unclaim(struct wh_session *session)
+{
+    wh_session_end(session);
+    mmdrop(session->mm);
+    session->mm = NULL;
+    put_pid(session->owner);
+    WRITE_ONCE(session->owner, NULL); /* flush only compares it */
+    WRITE_ONCE(session->state, WH_SESSION_NEW);
+}
+
 /* Finds a slot, waiting for the host to clear one, or for a server that is just coming, if need be.
  */
 static int wh_session_take(struct wh_session *session, struct wh_ioc_open *args, ktime_t deadline)
@@ -202,7 +213,7 @@ static int wh_session_await(struct wh_session *session, struct wh_ioc_open *args
     return error;
 }
 
-/* A server that leaves in the middle of this gives ENODEV; its successor wants another file. */
+/* A server that leaves in the middle of this, or another thread's close, gives ENODEV. */
 static int wh_session_open(struct wh_session *session, struct wh_ioc_open *args)
 {
     struct wh_device *device = session->device;
@@ -221,7 +232,7 @@ static int wh_session_open(struct wh_session *session, struct wh_ioc_open *args)
     }
     if (error != 0) {
         mutex_lock(&device->lock);
-        wh_session_end(session);
+        wh_session_unclaim(session);
         mutex_unlock(&device->lock);
     }
     return error == -EPIPE ? -ENODEV : error;

@@ -14,10 +14,11 @@
 /*
  * Opens the session of this file.
  *
- * Errors: EAGAIN all slots are taken; EBUSY this file has had its session; ENODEV no host server;
- * EPROTO the server speaks another version or another spec (`version` and `spec_hash` then hold the
- * server's); EIO the server refused (`host_error` holds its errno) or its region is malformed;
- * ETIMEDOUT no answer in time; EINTR; EINVAL timeout_ms above WH_OPEN_TIMEOUT_MS_MAX.
+ * Errors: EAGAIN all slots are taken; EBUSY this file has its session, or had one; ENODEV no host
+ * server; EPROTO the server speaks another version or another spec (`version` and `spec_hash` then
+ * hold the server's); EIO the server refused (`host_error` holds its errno) or its region is
+ * malformed; ETIMEDOUT no answer in time; EINTR; EINVAL timeout_ms above WH_OPEN_TIMEOUT_MS_MAX.
+ * After any of them but EBUSY the same file may be asked again.
  */
 struct wh_ioc_open {
     __u32 version;       /* in: WH_PROTOCOL_VERSION; out on EPROTO: the server's */

@@ -18,13 +18,13 @@ from testbed.machine.image import REPOSITORY, guest_image
 from testbed.machine.qemu_argv import Region, VmConfig
 from testbed.machine.ssh import SshResult
 from testbed.machine.vm import Vm, boot
+from testbed.protocol.generate import generate
 from testbed.protocol.wire import constant
 from testbed.tests.driver_host import HostDouble
 
 pytestmark = pytest.mark.vm
 
 DRIVER = REPOSITORY / "guest_agent" / "driver"
-GENERATED = REPOSITORY / "build" / "generated" / "include"
 PROGRAM = "/opt/wormhole/driver_test"
 NODE = "/sys/class/misc/wormhole0"
 REGION_BYTES = 64 << 20
@@ -35,10 +35,11 @@ CASE_TIMEOUT_S = 120.0
 def build_program(directory: Path) -> Path:
     """Compile the guest side of the cases."""
     program = directory / "driver_test"
+    generate(directory / "generated")
     argv = ["gcc", "-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
     source = DRIVER / "tests" / "driver_test.c"
     subprocess.run(
-        [*argv, f"-I{DRIVER}", f"-I{GENERATED}", str(source), "-o", str(program)],
+        [*argv, f"-I{DRIVER}", f"-I{directory}/generated/include", str(source), "-o", str(program)],
         check=True,
         timeout=60.0,
     )

@@ -445,17 +445,19 @@ static void case_errors(long unused)
     args.spec_hash = WH_SPEC_HASH;
     expect("another version", ioctl(other.fd, WH_IOC_OPEN, &args) == 0 ? 0 : errno, EPROTO);
     expect("the server's version", (int)args.version, (int)WH_PROTOCOL_VERSION);
-    close(other.fd);
-    other.fd = device_open();
+    args.version = WH_PROTOCOL_VERSION;
     args.spec_hash = WH_SPEC_HASH + 1;
     expect("another spec", ioctl(other.fd, WH_IOC_OPEN, &args) == 0 ? 0 : errno, EPROTO);
     if (args.spec_hash != WH_SPEC_HASH) {
         fail("the server's spec is not told: %llx", (unsigned long long)args.spec_hash);
     }
-    close(other.fd);
-    other.fd = device_open();
     args.timeout_ms = WH_OPEN_TIMEOUT_MS_MAX + 1;
     expect("endless time-out", ioctl(other.fd, WH_IOC_OPEN, &args) == 0 ? 0 : errno, EINVAL);
+    args = session.args;
+    expect("open after failures", ioctl(other.fd, WH_IOC_OPEN, &args) == 0 ? 0 : errno, 0);
+    other.args = args;
+    other.base = session_map(&other);
+    round_trip(&other, 4);
     round_trip(&session, 5);
 }
 
