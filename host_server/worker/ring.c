@@ -183,6 +183,7 @@ void wh_ring_yield(struct wh_executor *executor)
     struct wh_ring *ring = executor->session->ring;
     ensure_follower(ring);
     executor->leads = false;
+    executor->yielded = true;
     if (free_role(ring)) {
         write_one(ring->relay_fd);
     }
@@ -288,6 +289,7 @@ static void lead(struct wh_ring *ring, struct wh_executor *executor)
 {
     struct wh_request_header header;
     executor->leads = true;
+    executor->yielded = false;
     for (;;) {
         uint64_t head = wh_load_acquire64(&ring->session->header->head);
         if (head == ring->tail) {
@@ -316,6 +318,11 @@ static void lead(struct wh_ring *ring, struct wh_executor *executor)
             }
             if (!executor->leads) {
                 return;
+            }
+            if (executor->yielded) {
+                /* Others have consumed meanwhile: the head seen before may lie behind the tail now. */
+                executor->yielded = false;
+                break;
             }
         }
     }

@@ -83,6 +83,7 @@ struct wh_executor {
     size_t scratch_used_bytes;
     void *large; /* list of allocated scratch, linked through their first word */
     bool leads;  /* holds the leader role (shared memory) or the turn (TCP) */
+    bool yielded; /* has given the role up since it last looked at the head */
     uint32_t turn;
     struct wh_worker_counters counters;
 };
