@@ -120,6 +120,14 @@ def _users_with_processes() -> set[int]:
     return found
 
 
+def _copy_seed(seed: Path, target: Path) -> None:
+    """Copy a kernel cache that others may be filling: what vanishes meanwhile is not needed."""
+    try:
+        shutil.copytree(seed, target)
+    except shutil.Error as error:
+        log(f"kernel cache seed: {len(error.args[0])} files could not be copied")
+
+
 class Worker:
     """A started worker. `on_ready(error)` comes once, `on_end(record)` comes last."""
 
@@ -303,7 +311,7 @@ class Worker:
         for name in ("tmp", "cache"):
             (self._home / name).mkdir(mode=0o700)
         if self._settings.cache_seed is not None:
-            shutil.copytree(self._settings.cache_seed, self._home / "pocl")
+            _copy_seed(self._settings.cache_seed, self._home / "pocl")
         else:
             (self._home / "pocl").mkdir(mode=0o700)
         if self._lease is not None:

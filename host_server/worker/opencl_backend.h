@@ -1,0 +1,84 @@
+/*
+ * opencl_backend.h - what the OpenCL skeletons share: the real library's functions, handles of requests, pending transfers.
+ */
+#ifndef WH_OPENCL_BACKEND_H
+#define WH_OPENCL_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "skeleton.h"
+#include "wh_opencl_table.h"
+
+#define WH_CL_BLOB_BYTES_MAX ((size_t)1 << 30)
+#define WH_CL_DEVICES_MAX 62u /* handles 1 to 62 */
+#define WH_CL_READS_ASKED_MAX 64u
+
+/* The real library; filled by wh_cl_load. */
+extern const struct wh_opencl_table *wh_cl;
+
+/* The first platform and its devices, in the library's order. */
+struct wh_cl_devices {
+    cl_platform_id platform;
+    cl_device_id devices[WH_CL_DEVICES_MAX];
+    cl_uint count;
+};
+extern struct wh_cl_devices wh_cl_devices;
+
+/* Finds the functions and the platform, and gives the devices their handles. 0, or -errno with a line of text. */
+int wh_cl_load(struct wh_session *session, char *error, size_t error_bytes);
+
+/* Refuses to go on with our own library behind the loader: it would forward to itself. 0 or -ELOOP with text. */
+int wh_cl_refuse_own(char *error, size_t error_bytes);
+
+uint64_t wh_cl_device_handle(cl_device_id device); /* 0: none of ours */
+
+/* Object behind a handle; *error becomes the API's error for a wrong one, unless it is already set. */
+void *wh_cl_object(struct wh_request *request, uint64_t handle, uint8_t kind, cl_int *error);
+
+/* A list of handles as objects, in the request's own memory. NULL and 0 for an empty one. */
+void **wh_cl_objects(struct wh_request *request, uint8_t kind, cl_uint *count, cl_int *error);
+
+/* Gives a new object its handle. Without success it passes the error on; a handle in use ends the session. */
+cl_int wh_cl_register(struct wh_request *request, uint64_t handle, uint8_t kind, void *object,
+                      cl_int error);
+
+/* Handles that end because their last child did. */
+void wh_cl_forget(struct wh_request *request, const uint64_t *handles, size_t size_bytes);
+
+void wh_cl_reply_error(struct wh_request *request, uint16_t opcode, cl_int error);
+
+/* Zeros in place of an answer that is a pointer of this process. */
+void wh_cl_hide(cl_uint param, const cl_uint *opaque, size_t count, void *value, size_t size_bytes);
+
+bool wh_cl_properties_end(const void *properties, size_t size_bytes);
+bool wh_cl_string_ends(const char *text, size_t size_bytes);
+
+/* What a query of image formats wrote. */
+size_t wh_cl_image_format_bytes(cl_uint num_entries, const cl_uint *num_image_formats);
+
+/* The reads that a call asks about, see reads.c of the stub. */
+struct wh_cl_reads {
+    cl_uint count;
+    struct {
+        uint64_t id;
+        bool carried;
+        void *to;
+        size_t capacity_bytes;
+        uint64_t flag;
+        size_t written_bytes;
+    } items[WH_CL_READS_ASKED_MAX];
+};
+
+void wh_cl_take_reads(struct wh_request *request, struct wh_cl_reads *reads);
+
+/* Finds out which are complete; all of `finished` (NULL: no queue) are. Then the reply: flags, own outs, data. */
+void wh_cl_look(struct wh_request *request, struct wh_cl_reads *reads, cl_command_queue finished);
+void wh_cl_reply_flags(struct wh_request *request, const struct wh_cl_reads *reads);
+void wh_cl_reply_reads(struct wh_request *request, const struct wh_cl_reads *reads);
+
+/* Whether a reply is different in every run, so that a replay must not compare it. items: the request's first words. */
+bool wh_cl_reply_volatile(uint16_t opcode, const uint64_t *items, size_t count);
+
+#endif

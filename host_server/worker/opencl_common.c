@@ -1,0 +1,300 @@
+/*
+ * opencl_common.c - handles, errors and sizes of OpenCL requests; non-blocking reads until the client has their data.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "opencl_transfer.h"
+#include "wh_opencl_kinds.h"
+
+void *wh_cl_object(struct wh_request *request, uint64_t handle, uint8_t kind, cl_int *error)
+{
+    static const cl_int errors[WH_KIND_COUNT] = WH_KIND_ERRORS;
+    bool valid = false;
+    void *object = wh_handle_get(request->session, handle, kind, &valid);
+    if (!valid && *error == CL_SUCCESS) {
+        *error = errors[kind];
+    }
+    return object;
+}
+
+void **wh_cl_objects(struct wh_request *request, uint8_t kind, cl_uint *count, cl_int *error)
+{
+    size_t size_bytes = 0;
+    /* The bytes are this request's private copy, and a pointer is as long as a handle: converted in place. */
+    uint64_t *handles = (uint64_t *)wh_take_blob(request, &size_bytes, WH_CL_BLOB_BYTES_MAX);
+    void **objects = (void **)handles;
+    _Static_assert(sizeof(void *) == sizeof(uint64_t), "a pointer is as long as a handle");
+    *count = 0;
+    if (handles == NULL || size_bytes % sizeof(uint64_t) != 0 || size_bytes / 8 > UINT32_MAX) {
+        request->failed = request->failed || handles != NULL;
+        return NULL;
+    }
+    *count = (cl_uint)(size_bytes / sizeof(uint64_t));
+    for (cl_uint i = 0; i < *count; i++) {
+        uint64_t handle = handles[i];
+        if (handle == 0) {
+            request->failed = true; /* the stub checks its lists */
+        }
+        objects[i] = wh_cl_object(request, handle, kind, error);
+    }
+    return objects;
+}
+
+static void release_object(uint8_t kind, void *object)
+{
+    switch (kind) {
+    case WH_KIND_CONTEXT:
+        wh_cl->clReleaseContext(object);
+        break;
+    case WH_KIND_QUEUE:
+        wh_cl->clReleaseCommandQueue(object);
+        break;
+    case WH_KIND_MEM:
+        wh_cl->clReleaseMemObject(object);
+        break;
+    case WH_KIND_PROGRAM:
+        wh_cl->clReleaseProgram(object);
+        break;
+    case WH_KIND_KERNEL:
+        wh_cl->clReleaseKernel(object);
+        break;
+    case WH_KIND_EVENT:
+        wh_cl->clReleaseEvent(object);
+        break;
+    case WH_KIND_SAMPLER:
+        wh_cl->clReleaseSampler(object);
+        break;
+    default:
+        break;
+    }
+}
+
+cl_int wh_cl_register(struct wh_request *request, uint64_t handle, uint8_t kind, void *object,
+                      cl_int error)
+{
+    if (error != CL_SUCCESS || object == NULL) {
+        return error;
+    }
+    int result = wh_handle_put(request->session, handle, kind, object);
+    if (result == 0) {
+        return CL_SUCCESS;
+    }
+    release_object(kind, object);
+    if (result != -ENOSPC) {
+        request->failed = true; /* the client chose a handle that is in use or none */
+    }
+    return CL_OUT_OF_RESOURCES;
+}
+
+void wh_cl_forget(struct wh_request *request, const uint64_t *handles, size_t size_bytes)
+{
+    for (size_t i = 0; handles != NULL && i < size_bytes / sizeof(uint64_t); i++) {
+        (void)wh_handle_remove(request->session, handles[i], (uint8_t)(handles[i] >> 56));
+    }
+}
+
+void wh_cl_reply_error(struct wh_request *request, uint16_t opcode, cl_int error)
+{
+    wh_reply_u64(request, (uint64_t)(int64_t)error);
+    if (request->oneway && error != CL_SUCCESS) {
+        wh_async_error(request->session, error, opcode);
+    }
+}
+
+void wh_cl_hide(cl_uint param, const cl_uint *opaque, size_t count, void *value, size_t size_bytes)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (opaque[i] == param && value != NULL) {
+            memset(value, 0, size_bytes);
+        }
+    }
+}
+
+bool wh_cl_properties_end(const void *properties, size_t size_bytes)
+{
+    const uint64_t *items = properties;
+    size_t count = size_bytes / sizeof(uint64_t);
+    if (properties == NULL) {
+        return true;
+    }
+    for (size_t i = 0; i < count; i += 2) {
+        if (items[i] == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool wh_cl_string_ends(const char *text, size_t size_bytes)
+{
+    return text == NULL || (size_bytes > 0 && text[size_bytes - 1] == '\0');
+}
+
+size_t wh_cl_image_format_bytes(cl_uint num_entries, const cl_uint *num_image_formats)
+{
+    cl_uint count = num_entries;
+    if (num_image_formats != NULL && *num_image_formats < count) {
+        count = *num_image_formats;
+    }
+    return count * sizeof(cl_image_format);
+}
+
+/* Non-blocking reads that the client has not been told of, or may still ask about. */
+enum read_flag {
+    READ_PENDING = 0,
+    READ_DONE = 1,
+    READ_GONE = 2,
+    READ_FAILED = 3,
+};
+
+struct pending_read {
+    struct pending_read *next;
+    uint64_t id;
+    cl_command_queue queue;
+    cl_event event;
+    const void *address;
+    size_t size_bytes;
+    uint64_t token; /* TCP: the data lies in a buffer of ours */
+    enum read_flag flag;
+    bool told;
+};
+
+static struct pending_read *pending;
+static pthread_mutex_t pending_lock = PTHREAD_MUTEX_INITIALIZER;
+
+int wh_cl_add_read(uint64_t id, cl_command_queue queue, cl_event event, const void *address,
+                   size_t size_bytes, uint64_t token)
+{
+    struct pending_read *read = calloc(1, sizeof(*read));
+    if (read == NULL) {
+        return -ENOMEM;
+    }
+    read->id = id;
+    read->queue = queue;
+    read->event = event;
+    read->address = address;
+    read->size_bytes = size_bytes;
+    read->token = token;
+    pthread_mutex_lock(&pending_lock);
+    read->next = pending;
+    pending = read;
+    pthread_mutex_unlock(&pending_lock);
+    return 0;
+}
+
+static void update(struct pending_read *read, cl_command_queue finished)
+{
+    cl_int status = CL_QUEUED;
+    if (read->flag != READ_PENDING) {
+        return;
+    }
+    if (read->queue == finished) {
+        status = CL_COMPLETE;
+    } else if (wh_cl->clGetEventInfo(read->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status),
+                                     &status, NULL) != CL_SUCCESS) {
+        status = CL_QUEUED;
+    }
+    if (status <= CL_COMPLETE) {
+        read->flag = status == CL_COMPLETE ? READ_DONE : READ_FAILED;
+        wh_cl->clReleaseEvent(read->event);
+        read->event = NULL;
+    }
+}
+
+static struct pending_read *find(uint64_t id)
+{
+    struct pending_read *read = pending;
+    while (read != NULL && read->id != id) {
+        read = read->next;
+    }
+    return read;
+}
+
+static bool asked(const struct wh_cl_reads *reads, uint64_t id)
+{
+    for (cl_uint i = 0; i < reads->count; i++) {
+        if (reads->items[i].id == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A client that has copied a read asks about it no more: what it was told of and does not ask about can go. */
+static void forget_told(struct wh_session *session, const struct wh_cl_reads *reads)
+{
+    struct pending_read **link = &pending;
+    while (*link != NULL) {
+        struct pending_read *read = *link;
+        if (read->told && !asked(reads, read->id)) {
+            *link = read->next;
+            wh_staging_done(session, read->token);
+            free(read);
+        } else {
+            link = &read->next;
+        }
+    }
+}
+
+void wh_cl_take_reads(struct wh_request *request, struct wh_cl_reads *reads)
+{
+    uint64_t count = wh_take_u64(request);
+    reads->count = 0;
+    if (count > WH_CL_READS_ASKED_MAX) {
+        request->failed = true;
+        return;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        memset(&reads->items[i], 0, sizeof(reads->items[i]));
+        reads->items[i].id = wh_take_u64(request);
+        reads->items[i].carried = wh_take_u64(request) != 0;
+        if (reads->items[i].carried) {
+            reads->items[i].to = wh_take_out(request, &reads->items[i].capacity_bytes);
+        }
+    }
+    reads->count = (cl_uint)count;
+}
+
+void wh_cl_look(struct wh_request *request, struct wh_cl_reads *reads, cl_command_queue finished)
+{
+    if (__atomic_load_n(&pending, __ATOMIC_ACQUIRE) == NULL && reads->count == 0) {
+        return;
+    }
+    pthread_mutex_lock(&pending_lock);
+    forget_told(request->session, reads);
+    for (cl_uint i = 0; i < reads->count; i++) {
+        struct pending_read *read = find(reads->items[i].id);
+        reads->items[i].flag = READ_GONE;
+        if (read == NULL) {
+            continue;
+        }
+        update(read, finished);
+        reads->items[i].flag = read->flag;
+        read->told = read->flag != READ_PENDING;
+        if (read->flag == READ_DONE && reads->items[i].to != NULL &&
+            reads->items[i].capacity_bytes >= read->size_bytes) {
+            memcpy(reads->items[i].to, read->address, read->size_bytes);
+            reads->items[i].written_bytes = read->size_bytes;
+        }
+    }
+    pthread_mutex_unlock(&pending_lock);
+}
+
+void wh_cl_reply_flags(struct wh_request *request, const struct wh_cl_reads *reads)
+{
+    for (cl_uint i = 0; i < reads->count; i++) {
+        wh_reply_u64(request, reads->items[i].flag);
+    }
+}
+
+void wh_cl_reply_reads(struct wh_request *request, const struct wh_cl_reads *reads)
+{
+    for (cl_uint i = 0; i < reads->count; i++) {
+        if (reads->items[i].carried) {
+            wh_reply_out(request, reads->items[i].written_bytes);
+        }
+    }
+}

@@ -1,0 +1,16 @@
+/*
+ * opencl_transfer.h - bookkeeping of transfers that outlive their call.
+ */
+#ifndef WH_OPENCL_TRANSFER_H
+#define WH_OPENCL_TRANSFER_H
+
+#include "opencl_backend.h"
+
+/* A read whose event is given over. 0 or -ENOMEM. */
+int wh_cl_add_read(uint64_t id, cl_command_queue queue, cl_event event, const void *address,
+                   size_t size_bytes, uint64_t token);
+
+/* Drops what finished writes held; `finished`: a queue that has just been finished, or NULL. */
+void wh_cl_sweep_writes(cl_command_queue finished);
+
+#endif

@@ -1,0 +1,181 @@
+"""Runs any program under any system, by hand: `./inv exec --system S --placement P -- PROGRAM`.
+
+Unlike a trial the program gets the user's own environment, terminal and directory (on the host),
+apart from the variables that decide which accelerator library it finds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from testbed.errors import TestbedError
+from testbed.experiment.systems import PLACEMENTS, System, system
+from testbed.machine.host_server import HostServer, HostServerConfig, host_server
+from testbed.machine.native_build import native_build
+
+GUEST_HOST_ADDRESS = "10.0.2.2"
+GUEST_DEVICE = "device:/dev/wormhole0"
+GUEST_STATS_PATH = "/tmp/wormhole-stats.jsonl"
+REGION_BYTES = 1 << 30
+END_LIMIT_S = 5.0
+STATUS_TIME_LIMIT = 124
+STATUS_SIGNAL = 128
+COPY_LIMIT_S = 30.0
+
+# Each of these would lead the OpenCL loader or the stub somewhere else.
+FORBIDDEN_PREFIXES = ("WORMHOLE_", "OCL_ICD_", "OPENCL_VENDOR_PATH")
+
+
+def execute(
+    argv: Sequence[str],
+    system_name: str,
+    placement: str,
+    spin_us: int | None = None,
+    stats: Path | None = None,
+    timeout_s: float = 3600.0,
+    backend: str = "opencl",
+) -> int:
+    """Run a program; returns its exit status (128 + n for signal n, 124 at the time limit).
+
+    `stats` gets the stub's counters. `placement` guest boots a guest for it, in which the program
+    must exist. Raises TestbedError if it cannot be run.
+    """
+    if not argv:
+        raise TestbedError(
+            "no program given", "put it behind two dashes: ./inv exec --system wormhole -- clinfo"
+        )
+    if placement not in PLACEMENTS:
+        raise TestbedError(f"unknown placement {placement!r}", f"known: {', '.join(PLACEMENTS)}")
+    overrides = [] if spin_us is None else [("spin_us", spin_us)]
+    chosen = system(system_name, overrides)
+    if placement == "process":
+        return _in_process(argv, chosen, stats, timeout_s, backend)
+    if chosen.is_native:
+        raise TestbedError(
+            "native runs on the host, a guest has no accelerator of its own",
+            "use --placement process",
+        )
+    return _in_guest(argv, chosen, stats, timeout_s, backend)
+
+
+def client_environment(
+    base: Mapping[str, str], chosen: System, server: HostServer, vendors: Path
+) -> dict[str, str]:
+    """A host program's environment that makes it find our library and this server."""
+    tcp = chosen.transport == "tcp"
+    return {
+        **cleaned(base),
+        **chosen.environment(server.url(chosen.transport), server.token if tcp else ""),
+        # The loader takes a name without the slash for a single file.
+        "OCL_ICD_VENDORS": f"{vendors}/",
+    }
+
+
+def cleaned(base: Mapping[str, str]) -> dict[str, str]:
+    """An environment without anything that chooses an accelerator library."""
+    return {name: value for name, value in base.items() if not name.startswith(FORBIDDEN_PREFIXES)}
+
+
+def _in_process(
+    argv: Sequence[str], chosen: System, stats: Path | None, timeout_s: float, backend: str
+) -> int:
+    if chosen.is_native:
+        return _run(argv, cleaned(os.environ), timeout_s)
+    build = native_build()
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wormhole-exec-")))
+        vendors = directory / "vendors"
+        vendors.mkdir()
+        (vendors / "wormhole.icd").write_text(f"{build.library}\n", encoding="utf-8")
+        tcp = chosen.transport == "tcp"
+        config = HostServerConfig(backend=backend, unix=not tcp, tcp=tcp, worker=build.worker)
+        server = stack.enter_context(host_server(config, directory / "server"))
+        environment = client_environment(os.environ, chosen, server, vendors)
+        if stats is not None:
+            environment["WORMHOLE_STATS"] = str(stats.absolute())
+        status = _run(argv, environment, timeout_s)
+        _show_failures(server)
+        return status
+
+
+def _run(argv: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> int:
+    """Run a program on our own terminal."""
+    try:
+        process = subprocess.Popen(list(argv), env=dict(environment))
+    except OSError as error:
+        raise TestbedError(f"cannot start {argv[0]}: {error.strerror}") from error
+    try:
+        status = process.wait(timeout=timeout_s)
+        return status if status >= 0 else STATUS_SIGNAL - status
+    except subprocess.TimeoutExpired:
+        print(f"{argv[0]} was ended at its limit of {timeout_s:g} s", file=sys.stderr)
+        return STATUS_TIME_LIMIT
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(END_LIMIT_S)
+
+
+def _show_failures(server: HostServer) -> None:
+    """What the server refused or lost explains what the program could only call an error."""
+    for line in server.log.read_text(encoding="utf-8", errors="replace").splitlines():
+        if "refused" in line or "cannot open" in line or "the session ends" in line:
+            print(f"host server: {line}", file=sys.stderr)
+
+
+def _in_guest(
+    argv: Sequence[str], chosen: System, stats: Path | None, timeout_s: float, backend: str
+) -> int:
+    from testbed.machine.image import guest_image
+    from testbed.machine.qemu_argv import Region, VmConfig
+    from testbed.machine.vm import boot
+
+    build = native_build()
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wormhole-exec-")))
+        config = HostServerConfig(backend=backend, device=True, tcp=True, worker=build.worker)
+        server = stack.enter_context(host_server(config, directory / "server"))
+        vm_config = VmConfig(name="exec", region=Region(REGION_BYTES, server.device_socket))
+        image = guest_image()
+        vm = stack.enter_context(boot(vm_config, directory / "vm", image))
+        vm.guest.load_driver(image.driver)
+        vm.guest.install_icd(build.library)
+        tcp = chosen.transport == "tcp"
+        url = f"tcp:{GUEST_HOST_ADDRESS}:{server.tcp_port}" if tcp else GUEST_DEVICE
+        environment = chosen.environment(url, server.token if tcp else "")
+        if stats is not None:
+            environment["WORMHOLE_STATS"] = GUEST_STATS_PATH
+        done = vm.guest.run(
+            argv,
+            environment,
+            timeout_s=timeout_s,
+            on_line=_show,
+            on_event=lambda event: print(json.dumps(event), flush=True),
+        )
+        if stats is not None:
+            stats.write_bytes(vm.ssh.get(GUEST_STATS_PATH, COPY_LIMIT_S))
+        _show_failures(server)
+        if done.reason == "timeout":
+            print(f"{argv[0]} was ended at its limit of {timeout_s:g} s", file=sys.stderr)
+            return STATUS_TIME_LIMIT
+        return done.status if done.status >= 0 else STATUS_SIGNAL - done.status
+
+
+def _show(stream: str, text: str) -> None:
+    print(text, file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
