@@ -21,7 +21,7 @@ from testbed.experiment.plan import describe, make_plan
 from testbed.experiment.prepare import Bundle
 from testbed.experiment.record import RunDirectory
 from testbed.experiment.runner import Summary, run_trials
-from testbed.experiment.subject import Recorded, Subject, prepare_subjects, recorded_file
+from testbed.experiment.subject import Recorded, prepare_subjects, recorded_file
 from testbed.experiment.systems import system
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,30 +112,29 @@ def _measure(
 ) -> tuple[Report, Summary]:
     """Measure placement after placement; returns the last report and the counts of all."""
     say(f"results go to {run.path}")
-    native = _native_code(say)
-    manifest["artifacts"]["native"] = {
-        name: provenance.file_sha256(getattr(native, name))
-        for name in ("worker", "library", "replay")
-    }
+    native = _native_code(experiment, say)
+    if native is not None:
+        manifest["artifacts"]["native"] = {
+            name: provenance.file_sha256(getattr(native, name))
+            for name in ("worker", "library", "replay")
+        }
     manifest["systems"] = {
         chosen.name: system(chosen.preset, chosen.overrides, chosen.name).switches()
         for chosen in experiment.systems
     }
-    subjects: dict[str, Subject] = {}
+    # What is prepared does not depend on the accelerator; kvm gives the plan with all trials.
+    subjects = prepare_subjects(make_plan(experiment, "kvm", request.placements), _record, say)
+    manifest["workloads"] = {label: subject.to_json() for label, subject in subjects.items()}
     report: Report | None = None
     summaries: list[Summary] = []
     for placement in ("process", "guest"):
-        if request.placements is not None and placement not in request.placements:
-            continue
-        if not any(placement in part.placements for part in experiment.parts):
+        if not make_plan(experiment, "tcg", _only(placement, request.placements)):
             continue
         boot, accelerator = None, "none"
         if placement == "guest":
+            assert native is not None, "native alone has no guest placement"
             boot, accelerator = _guest_factory(experiment, run, native, manifest, say)
         trials = make_plan(experiment, accelerator, [placement])
-        missing = [trial for trial in trials if trial.workload.label not in subjects]
-        subjects |= prepare_subjects(missing, _recorder(native), say)
-        manifest["workloads"] = {label: s.to_json() for label, s in subjects.items()}
         run.write_manifest(manifest)
         say(f"{placement} placement: {len(trials)} trials")
         executor = Executor(Settings(native, subjects, accelerator, boot))
@@ -148,6 +147,10 @@ def _measure(
             "ask for a placement that the experiment has",
         )
     return report, _total(summaries)
+
+
+def _only(placement: str, wanted: Sequence[str] | None) -> tuple[str, ...]:
+    return (placement,) if wanted is None or placement in wanted else ()
 
 
 def _guest_factory(
@@ -207,23 +210,23 @@ def _guest_factory(
     return boot, kind
 
 
-def _native_code(say: Say) -> NativeParts:
+def _native_code(experiment: Experiment, say: Say) -> NativeParts | None:
+    """The native code, or None if every trial is a native application."""
+    forwards = any(not chosen.is_native for part in experiment.parts for chosen in part.systems)
+    if not forwards and all(part.form == "application" for part in experiment.parts):
+        return None
     from testbed.machine.native_build import native_build
 
     say("native code: from the cache, or built (about 20 s)")
     return native_build()
 
 
-def _recorder(native: NativeParts) -> Callable[[Bundle], Recorded]:
-    """Record a workload's call stream in process placement."""
+def _record(bundle: Bundle) -> Recorded:
+    """Record a workload's call stream in process placement, or take it from the cache."""
+    from testbed.experiment.recording import record_bundle
 
-    def record(bundle: Bundle) -> Recorded:
-        from testbed.experiment.recording import record_bundle
-
-        made = record_bundle(bundle)
-        return recorded_file(made.path, made.calls)
-
-    return record
+    made = record_bundle(bundle)
+    return recorded_file(made.path, made.calls)
 
 
 def _mark(run: RunDirectory, manifest: dict[str, Any], state: str) -> None:

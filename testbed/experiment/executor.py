@@ -77,9 +77,9 @@ class RunningGuest(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """What all trials of a run have in common."""
+    """What all trials of a run have in common; native code may be None if no trial needs it."""
 
-    native: NativeParts
+    native: NativeParts | None
     subjects: Mapping[str, Subject]
     accelerator: str
     boot: Callable[[str], RunningGuest] | None
@@ -119,6 +119,12 @@ class Executor:
         if guest is not None:
             guest.close()
 
+    @property
+    def _parts(self) -> NativeParts:
+        native = self._settings.native
+        assert native is not None, "an experiment that forwards or replays has native code"
+        return native
+
     def _guest_for(self, trial: Trial) -> RunningGuest | None:
         """The trial's guest, booted if it is not the one that is up; none for host trials."""
         if trial.vm == self._vm:
@@ -149,7 +155,7 @@ class Executor:
         config = HostServerConfig(
             unix=not tcp,
             tcp=tcp,
-            worker=self._settings.native.worker,
+            worker=self._parts.worker,
             cache_seed=kernel_cache_seed(),
         )
         with host_server(config, files.log_directory / "server") as server:
@@ -158,8 +164,8 @@ class Executor:
                 **subject.bundle.environment(subject.bundle.directory),
                 **chosen.environment(server.url(chosen.transport), server.token if tcp else ""),
                 # The loader wants a slash behind the name of a folder.
-                "OCL_ICD_VENDORS": f"{_vendors(files.log_directory, self._settings.native)}/",
-                "WORMHOLE_MARK_LIB": str(self._settings.native.library),
+                "OCL_ICD_VENDORS": f"{_vendors(files.log_directory, self._parts)}/",
+                "WORMHOLE_MARK_LIB": str(self._parts.library),
                 "WORMHOLE_STATS": str(files.log_directory / "stub.jsonl"),
             }
             facts = {"network": "loopback" if tcp else "none", "switches": chosen.switches()}
@@ -179,7 +185,7 @@ class Executor:
         facts: Mapping[str, Any],
     ) -> Attempt:
         stdout, stderr = files.log_directory / "stdout.log", files.log_directory / "stderr.log"
-        argv = self._argv(trial, subject, subject.bundle.directory, self._settings.native.replay)
+        argv = self._argv(trial, subject, subject.bundle.directory)
         pattern = subject.expectation(trial.form).pattern
         end = run_program(
             argv,
@@ -205,19 +211,15 @@ class Executor:
         )
 
     def _argv(
-        self,
-        trial: Trial,
-        subject: Subject,
-        folder: Path | PurePosixPath,
-        replay: Path | PurePosixPath,
+        self, trial: Trial, subject: Subject, folder: Path | PurePosixPath, in_guest: bool = False
     ) -> list[str]:
+        """The client's command line; `folder` is where its workload lies."""
         if trial.form == "application":
-            python = sys.executable if isinstance(folder, Path) else "python3"
-            return subject.bundle.argv(folder, python)
+            return subject.bundle.argv(folder, "python3" if in_guest else sys.executable)
         assert subject.recorded is not None, "replays are recorded before the first trial"
-        if isinstance(folder, Path):
-            return [str(replay), str(subject.recorded.path), "--json"]
-        return [str(replay), str(folder / subject.recorded.path.name), "--json"]
+        if in_guest:
+            return [GUEST_REPLAY, str(folder / subject.recorded.path.name), "--json"]
+        return [str(self._parts.replay), str(subject.recorded.path), "--json"]
 
     def _in_guest(
         self,
@@ -236,7 +238,7 @@ class Executor:
             **chosen.environment(url, server.token if tcp else ""),
         }
         before, seen = guest.host_times(), len(server.sessions())
-        argv = self._argv(trial, subject, folder, PurePosixPath(GUEST_REPLAY))
+        argv = self._argv(trial, subject, folder, in_guest=True)
         attempt = guest.run(argv, environment, trial.timeout_s)
         sessions = _sessions(server, seen, attempt)
         host = _difference(before, guest.host_times())

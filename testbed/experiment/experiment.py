@@ -77,7 +77,7 @@ class SystemChoice:
 
 @dataclass(frozen=True)
 class WorkloadChoice:
-    """A workload by name; `batch` and `steps` replace the workload's own where given."""
+    """A workload by name or path; `batch` and `steps` replace the workload's own where given."""
 
     name: str
     batch: int | None = None
@@ -86,7 +86,7 @@ class WorkloadChoice:
     @property
     def label(self) -> str:
         """A name that tells two variants of one workload apart."""
-        words = [self.name]
+        words = [Path(self.name).stem if self.name.endswith(".yaml") else self.name]
         if self.batch is not None:
             words.append(f"b{self.batch}")
         if self.steps is not None:
@@ -264,6 +264,8 @@ def _part(section: yamlfile.Section, systems: Sequence[SystemChoice]) -> Part:
     section.finish()
     if not part.placements:
         raise section.error("placements", "is empty", f"one of: {', '.join(PLACEMENTS)}")
+    if "guest" in part.placements and all(system.is_native for system in part.systems):
+        raise section.error("placements", "names guest for native alone", "native needs no guest")
     return part
 
 

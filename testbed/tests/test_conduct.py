@@ -1,0 +1,141 @@
+"""An experiment from its file to its figures, with a program that needs no accelerator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from testbed.analysis.rundir import read_lines
+from testbed.errors import TestbedError
+from testbed.experiment import conduct
+from testbed.experiment.executor import Executor
+from testbed.experiment.reproduce import run_experiment
+
+PROGRAM = """\
+import json, pathlib, sys, time
+if pathlib.Path(sys.argv[1]).exists():
+    raise SystemExit("stopped on request")
+for step in range(5):
+    time.sleep(0.005)
+    print(json.dumps({"event": "step", "step": step, "t_ns": time.monotonic_ns()}))
+"""
+
+WORKLOAD = """\
+name: ticks
+doc: Five steps of five milliseconds.
+command:
+  argv: [python3, "{{dir}}/ticks.py", {flag}]
+  files: [ticks.py]
+steps: 5
+warmup_steps: 1
+"""
+
+EXPERIMENT = """\
+name: ticking
+seed: 3
+baseline: native
+systems: [native]
+parts:
+  - form: application
+    workloads: [{workload}]
+    placements: [process]
+    rounds: 3
+    warmup_rounds: 1
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WORMHOLE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "ticks.py").write_text(PROGRAM)
+    (tmp_path / "ticks.yaml").write_text(WORKLOAD.format(flag=tmp_path / "stop"))
+    path = tmp_path / "ticking.yaml"
+    path.write_text(EXPERIMENT.format(workload=tmp_path / "ticks.yaml"))
+    return path
+
+
+def test_dry_run_lists_the_plan_and_runs_nothing(experiment: Path, tmp_path: Path) -> None:
+    text = conduct.dry_run(str(experiment))
+    assert "ticking: 4 trials, 0 guest boots" in text
+    assert "application/process/w01/ticks/native  (warm-up)" in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_run_leaves_tables_figures_manifest_and_raw_data(experiment: Path, tmp_path: Path) -> None:
+    printed: list[str] = []
+    request = conduct.Request(str(experiment), out=tmp_path / "out")
+    done = run_experiment(request, printed.append)
+    assert done.summary.by_status == {"ok": 4}
+    manifest = json.loads((done.path / "manifest.json").read_text())
+    assert manifest["state"] == "finished"
+    assert manifest["workloads"]["ticks"]["steps"] == 5
+    assert manifest["systems"] == {"native": {}}
+    assert {file.suffix for file in done.report.files} == {
+        ".txt",
+        ".md",
+        ".csv",
+        ".json",
+        ".png",
+        ".svg",
+    }
+    assert "ticks, application, process placement" in printed[0]
+    assert str(done.path) in printed[-1]
+    row = done.report.comparisons[0].rows[0]
+    assert (row.trials, row.ok, row.status) == (3, 3, "ok")
+
+
+def test_a_run_is_resumed_where_it_stopped(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Executor.run
+    calls: list[str] = []
+
+    def interrupted(self: Executor, trial: object, files: object) -> object:
+        calls.append("trial")
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(self, trial, files)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Executor, "run", interrupted)
+    request = conduct.Request(str(experiment), out=tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(request, lambda _: None)
+    (run,) = (tmp_path / "out" / "ticking").iterdir()
+    assert json.loads((run / "manifest.json").read_text())["state"] == "stopped"
+    assert len(read_lines(run / "trials.jsonl")) == 2
+    # The file may change meanwhile: the run goes on with its own copy.
+    experiment.write_text("name: other\n")
+    done = run_experiment(conduct.Request("", resume=run), lambda _: None)
+    assert (done.path, done.summary.ran, done.summary.skipped) == (run, 2, 2)
+    assert len(read_lines(run / "trials.jsonl")) == 4
+    assert json.loads((run / "manifest.json").read_text())["state"] == "finished"
+
+
+def test_a_run_of_another_machine_is_not_resumed(experiment: Path, tmp_path: Path) -> None:
+    done = run_experiment(conduct.Request(str(experiment), out=tmp_path / "out"), lambda _: None)
+    path = done.path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["host"]["cpu_model"] = "another"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(TestbedError, match=r"other conditions: host\.cpu_model: another, now "):
+        run_experiment(conduct.Request("", resume=done.path), lambda _: None)
+
+
+def test_a_placement_that_the_experiment_lacks_is_a_clear_error(
+    experiment: Path, tmp_path: Path
+) -> None:
+    request = conduct.Request(str(experiment), out=tmp_path / "out", placements=("guest",))
+    with pytest.raises(TestbedError, match="ticking has no trial in guest placement"):
+        run_experiment(request, lambda _: None)
+
+
+def test_failing_trials_are_shown_with_their_reason(experiment: Path, tmp_path: Path) -> None:
+    (tmp_path / "stop").touch()
+    request = conduct.Request(str(experiment), out=tmp_path / "out")
+    done = run_experiment(request, lambda _: None)
+    assert done.summary.by_status == {"failed": 4}
+    assert "none: failed (3 of 3)" in done.report.text
+    (first, *_) = read_lines(done.path / "trials.jsonl")
+    assert first["detail"] == "the program ended with exit status 1: stopped on request"
