@@ -9,7 +9,7 @@ import pytest
 
 from testbed.analysis.rundir import read_lines
 from testbed.errors import TestbedError
-from testbed.experiment import conduct
+from testbed.experiment import conduct, provenance
 from testbed.experiment.executor import Executor
 from testbed.experiment.reproduce import run_experiment
 
@@ -49,6 +49,8 @@ parts:
 @pytest.fixture
 def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WORMHOLE_CACHE", str(tmp_path / "cache"))
+    # The source may be edited while the tests run.
+    monkeypatch.setattr(provenance, "commit", lambda: provenance.Commit("c" * 40, ""))
     (tmp_path / "ticks.py").write_text(PROGRAM)
     (tmp_path / "ticks.yaml").write_text(WORKLOAD.format(flag=tmp_path / "stop"))
     path = tmp_path / "ticking.yaml"
