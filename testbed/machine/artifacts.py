@@ -170,9 +170,24 @@ def _build(final: Path, log: Path, build: Callable[[Path], None]) -> None:
 
 
 def _remove_leftovers(final: Path) -> None:
-    """Remove what a killed builder left; the caller holds the lock, so nobody is using it."""
-    for path in final.parent.glob(f".{final.name}.*.partial"):
-        shutil.rmtree(path, ignore_errors=True)
+    """Remove what killed builders left, of this artifact (the caller holds its lock) and others.
+
+    A build tree can be half a gigabyte, and a changed input never comes back to the old key.
+    """
+    for path in final.parent.glob(".*.partial"):
+        artifact_name = path.name.rsplit(".", 2)[0]
+        if artifact_name == f".{final.name}" or _unlocked(path.with_name(f"{artifact_name}.lock")):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _unlocked(lock: Path) -> bool:
+    """Whether nobody is building under this lock now."""
+    with lock.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 @contextmanager

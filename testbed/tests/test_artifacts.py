@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
@@ -102,12 +103,19 @@ def test_failed_build_leaves_nothing_and_can_be_repeated(cache: Path) -> None:
     assert (artifacts.artifact("thing", {}, write_marker) / "marker").exists()
 
 
-def test_leftovers_of_a_killed_builder_are_removed(cache: Path) -> None:
+def test_leftovers_of_killed_builders_are_removed(cache: Path) -> None:
     final = artifacts.artifact_path("thing", {})
-    leftover = cache / f".{final.name}.dead.partial"
-    leftover.mkdir(parents=True)
-    artifacts.artifact("thing", {}, write_marker)
-    assert not leftover.exists()
+    own = cache / f".{final.name}.dead.partial"
+    other = cache / ".other-0123.dead.partial"
+    in_use = cache / ".other-4567.live.partial"
+    for directory in (own, other, in_use):
+        directory.mkdir(parents=True)
+    with (cache / ".other-4567.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        artifacts.artifact("thing", {}, write_marker)
+    assert not own.exists()
+    assert not other.exists()
+    assert in_use.exists()
 
 
 def test_two_builders_build_once(cache: Path) -> None:
