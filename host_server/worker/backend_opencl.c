@@ -1,6 +1,8 @@
 /*
  * backend_opencl.c - loads the machine's own OpenCL and names its first platform and devices.
  */
+#define _GNU_SOURCE /* dl_iterate_phdr */
+
 #include "backend.h"
 
 #include <dlfcn.h>
@@ -18,6 +20,7 @@
 static struct wh_opencl_table table;
 const struct wh_opencl_table *wh_cl = &table;
 struct wh_cl_devices wh_cl_devices;
+bool wh_cl_requests_stay;
 
 static int find_functions(char *error, size_t error_bytes)
 {

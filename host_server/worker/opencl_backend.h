@@ -26,6 +26,9 @@ struct wh_cl_devices {
 };
 extern struct wh_cl_devices wh_cl_devices;
 
+/* Whether bytes of a request stay after the call (a replayed file); a worker copies what the device reads later. */
+extern bool wh_cl_requests_stay;
+
 /* Finds the functions and the platform, and gives the devices their handles. 0, or -errno with a line of text. */
 int wh_cl_load(struct wh_session *session, char *error, size_t error_bytes);
 
@@ -37,7 +40,7 @@ uint64_t wh_cl_device_handle(cl_device_id device); /* 0: none of ours */
 /* Object behind a handle; *error becomes the API's error for a wrong one, unless it is already set. */
 void *wh_cl_object(struct wh_request *request, uint64_t handle, uint8_t kind, cl_int *error);
 
-/* A list of handles as objects, in the request's own memory. NULL and 0 for an empty one. */
+/* A list of handles as objects, in memory that ends with the call. NULL and 0 for an empty one. */
 void **wh_cl_objects(struct wh_request *request, uint8_t kind, cl_uint *count, cl_int *error);
 
 /* Gives a new object its handle. Without success it passes the error on; a handle in use ends the session. */

@@ -23,22 +23,23 @@ void *wh_cl_object(struct wh_request *request, uint64_t handle, uint8_t kind, cl
 void **wh_cl_objects(struct wh_request *request, uint8_t kind, cl_uint *count, cl_int *error)
 {
     size_t size_bytes = 0;
-    /* The bytes are this request's private copy, and a pointer is as long as a handle: converted in place. */
-    uint64_t *handles = (uint64_t *)wh_take_blob(request, &size_bytes, WH_CL_BLOB_BYTES_MAX);
-    void **objects = (void **)handles;
-    _Static_assert(sizeof(void *) == sizeof(uint64_t), "a pointer is as long as a handle");
+    const uint64_t *handles = wh_take_blob(request, &size_bytes, WH_CL_BLOB_BYTES_MAX);
     *count = 0;
-    if (handles == NULL || size_bytes % sizeof(uint64_t) != 0 || size_bytes / 8 > UINT32_MAX) {
-        request->failed = request->failed || handles != NULL;
+    if (handles == NULL) {
+        return NULL;
+    }
+    if (size_bytes % sizeof(uint64_t) != 0 || size_bytes / sizeof(uint64_t) > UINT32_MAX) {
+        request->failed = true;
+        return NULL;
+    }
+    void **objects = wh_scratch(request, size_bytes);
+    if (objects == NULL) {
         return NULL;
     }
     *count = (cl_uint)(size_bytes / sizeof(uint64_t));
     for (cl_uint i = 0; i < *count; i++) {
-        uint64_t handle = handles[i];
-        if (handle == 0) {
-            request->failed = true; /* the stub checks its lists */
-        }
-        objects[i] = wh_cl_object(request, handle, kind, error);
+        request->failed = request->failed || handles[i] == 0; /* the stub checks its lists */
+        objects[i] = wh_cl_object(request, handles[i], kind, error);
     }
     return objects;
 }

@@ -135,7 +135,6 @@ int wh_skeleton_clEnqueueMapBuffer(struct wh_request *request)
 struct pending_write {
     struct pending_write *next;
     struct wh_session *session;
-    cl_command_queue queue;
     cl_event event;
     uint64_t block;
     void *copy;
@@ -145,7 +144,7 @@ struct pending_write {
 static struct pending_write *writes;
 static pthread_mutex_t writes_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Runs in a thread of the real library, which may hold locks of the event: it only frees the client's block. */
+/* Runs in a thread of the real library, which may hold locks of the event: it only gives the client's block back. */
 static void CL_CALLBACK write_done(cl_event event, cl_int status, void *data)
 {
     struct pending_write *write = data;
@@ -155,22 +154,14 @@ static void CL_CALLBACK write_done(cl_event event, cl_int status, void *data)
     __atomic_store_n(&write->done, 1, __ATOMIC_RELEASE);
 }
 
-static bool is_done(struct pending_write *write, cl_command_queue finished)
+/* Ends the writes whose callback has run; called where the next one begins. */
+static void sweep_writes(void)
 {
-    return __atomic_load_n(&write->done, __ATOMIC_ACQUIRE) != 0 ||
-           (write->done == 2 && write->queue == finished);
-}
-
-void wh_cl_sweep_writes(cl_command_queue finished)
-{
-    if (__atomic_load_n(&writes, __ATOMIC_ACQUIRE) == NULL) {
-        return;
-    }
     pthread_mutex_lock(&writes_lock);
     struct pending_write **link = &writes;
     while (*link != NULL) {
         struct pending_write *write = *link;
-        if (is_done(write, finished)) {
+        if (__atomic_load_n(&write->done, __ATOMIC_ACQUIRE) != 0) {
             *link = write->next;
             wh_cl->clReleaseEvent(write->event);
             free(write->copy);
@@ -183,32 +174,315 @@ void wh_cl_sweep_writes(cl_command_queue finished)
 }
 
 /* Inline bytes live as long as the call; the device may read later. */
-static struct pending_write *new_write(struct wh_request *request, const struct transfer *transfer,
-                                       const void **from, uint64_t block)
+static struct pending_write *new_write(struct wh_request *request, size_t size, const void **from,
+                                       uint64_t block)
 {
     struct pending_write *write = calloc(1, sizeof(*write));
     if (write == NULL) {
         return NULL;
     }
     write->session = request->session;
-    write->queue = transfer->queue;
     write->block = block;
     if (block == 0) {
-        write->copy = malloc(transfer->size > 0 ? transfer->size : 1);
+        write->copy = malloc(size);
         if (write->copy == NULL) {
             free(write);
             return NULL;
         }
-        memcpy(write->copy, *from, transfer->size);
+        memcpy(write->copy, *from, size);
         *from = write->copy;
     }
     return write;
 }
 
-static void drop_write(struct pending_write *write)
+static void free_write(struct pending_write *write)
 {
-    if (write != NULL) {
-        free(write->copy);
-        free(write);
+    free(write->copy);
+    free(write);
+}
+
+/* The event is given over. Without callbacks in the library the data's end can only be waited for. */
+static void watch_write(struct pending_write *write, cl_event event)
+{
+    write->event = event;
+    pthread_mutex_lock(&writes_lock);
+    write->next = writes;
+    writes = write;
+    pthread_mutex_unlock(&writes_lock);
+    if (wh_cl->clSetEventCallback(event, CL_COMPLETE, write_done, write) != CL_SUCCESS) {
+        wh_cl->clWaitForEvents(1, &event);
+        write_done(event, CL_COMPLETE, write);
     }
+}
+
+static cl_int enqueue_write(const struct transfer *transfer, const void *from, cl_event *event)
+{
+    return wh_cl->clEnqueueWriteBuffer(transfer->queue, transfer->mem, transfer->blocking,
+                                       transfer->offset, transfer->size, from,
+                                       transfer->wait_count, transfer->wait_list, event);
+}
+
+static cl_int write_now(struct wh_request *request, const struct transfer *transfer,
+                        const void *from, uint64_t block)
+{
+    cl_event event = NULL;
+    wh_block_begin(request->session);
+    cl_int error = enqueue_write(transfer, from, transfer->created == 0 ? NULL : &event);
+    wh_block_end(request->session);
+    wh_bulk_done(request->session, block);
+    return wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
+}
+
+static cl_int write_later(struct wh_request *request, const struct transfer *transfer,
+                          const void *from, uint64_t block)
+{
+    cl_event event = NULL;
+    if (wh_cl_requests_stay) {
+        cl_int error = enqueue_write(transfer, from, transfer->created == 0 ? NULL : &event);
+        return wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
+    }
+    sweep_writes();
+    struct pending_write *write = new_write(request, transfer->size, &from, block);
+    cl_int error = write == NULL ? CL_OUT_OF_HOST_MEMORY : enqueue_write(transfer, from, &event);
+    if (error != CL_SUCCESS) {
+        wh_bulk_done(request->session, block);
+        if (write != NULL) {
+            free_write(write);
+        }
+        return error;
+    }
+    if (transfer->created != 0) {
+        wh_cl->clRetainEvent(event);
+        error = wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, CL_SUCCESS);
+    }
+    watch_write(write, event);
+    return error;
+}
+
+static int write_buffer(struct wh_request *request, uint16_t opcode)
+{
+    struct transfer transfer;
+    struct wh_cl_reads reads;
+    size_t size = 0;
+    uint64_t block = 0;
+    take_transfer(request, &transfer);
+    const void *from = wh_take_bulk(request, &size, &block);
+    wh_cl_take_reads(request, &reads);
+    if (wh_request_failed(request) || from == NULL || size < transfer.size || transfer.size == 0) {
+        return -EBADMSG;
+    }
+    cl_int error = transfer.error;
+    if (error != CL_SUCCESS) {
+        wh_bulk_done(request->session, block);
+    } else if (transfer.blocking) {
+        error = write_now(request, &transfer, from, block);
+    } else {
+        error = write_later(request, &transfer, from, block);
+    }
+    wh_cl_look(request, &reads, NULL);
+    wh_cl_reply_error(request, opcode, error);
+    wh_cl_reply_flags(request, &reads);
+    wh_cl_reply_reads(request, &reads);
+    return 0;
+}
+
+int wh_skeleton_clEnqueueWriteBuffer(struct wh_request *request)
+{
+    return write_buffer(request, WH_OP_clEnqueueWriteBuffer);
+}
+
+/* Unmapping writes the client's copy back; without changes it only takes its place in the queue. */
+int wh_skeleton_clEnqueueUnmapMemObject(struct wh_request *request)
+{
+    struct wh_request ahead = *request;
+    struct transfer transfer;
+    cl_event event = NULL;
+    take_transfer(&ahead, &transfer);
+    if (!wh_request_failed(&ahead) && transfer.size > 0) {
+        return write_buffer(request, WH_OP_clEnqueueUnmapMemObject);
+    }
+    if (wh_request_failed(&ahead)) {
+        return -EBADMSG;
+    }
+    cl_int error = transfer.error;
+    if (error == CL_SUCCESS) {
+        error = wh_cl->clEnqueueMarkerWithWaitList(transfer.queue, transfer.wait_count,
+                                                   transfer.wait_list,
+                                                   transfer.created == 0 ? NULL : &event);
+    }
+    error = wh_cl_register(request, transfer.created, WH_KIND_EVENT, event, error);
+    wh_cl_reply_error(request, WH_OP_clEnqueueUnmapMemObject, error);
+    return 0;
+}
+
+/* A rectangle; its host side has no gaps. */
+struct rectangle {
+    struct transfer base;
+    const size_t *origin;
+    const size_t *region;
+    size_t row_pitch;
+    size_t slice_pitch;
+    size_t size;
+};
+
+static void take_rectangle(struct wh_request *request, struct rectangle *rectangle)
+{
+    struct transfer *base = &rectangle->base;
+    size_t origin_bytes = 0;
+    size_t region_bytes = 0;
+    size_t plane = 0;
+    memset(rectangle, 0, sizeof(*rectangle));
+    uint64_t queue = wh_take_u64(request);
+    uint64_t mem = wh_take_u64(request);
+    base->queue = wh_cl_object(request, queue, WH_KIND_QUEUE, &base->error);
+    base->mem = wh_cl_object(request, mem, WH_KIND_MEM, &base->error);
+    rectangle->origin = wh_take_blob(request, &origin_bytes, WH_CL_BLOB_BYTES_MAX);
+    rectangle->region = wh_take_blob(request, &region_bytes, WH_CL_BLOB_BYTES_MAX);
+    rectangle->row_pitch = wh_take_u64(request);
+    rectangle->slice_pitch = wh_take_u64(request);
+    base->wait_list =
+        (void *)wh_cl_objects(request, WH_KIND_EVENT, &base->wait_count, &base->error);
+    base->created = wh_take_u64(request);
+    if (wh_request_failed(request) || origin_bytes != 3 * sizeof(size_t) ||
+        region_bytes != 3 * sizeof(size_t) ||
+        __builtin_mul_overflow(rectangle->region[0], rectangle->region[1], &plane) ||
+        __builtin_mul_overflow(plane, rectangle->region[2], &rectangle->size)) {
+        request->failed = true;
+    }
+}
+
+int wh_skeleton_clEnqueueReadBufferRect(struct wh_request *request)
+{
+    static const size_t zero[3];
+    struct rectangle rectangle;
+    cl_event event = NULL;
+    size_t capacity = 0;
+    take_rectangle(request, &rectangle);
+    const struct transfer *base = &rectangle.base;
+    void *to = wh_take_out(request, &capacity);
+    if (wh_request_failed(request) || to == NULL || capacity < rectangle.size) {
+        return -EBADMSG;
+    }
+    cl_int error = base->error;
+    if (error == CL_SUCCESS) {
+        wh_block_begin(request->session);
+        error = wh_cl->clEnqueueReadBufferRect(
+            base->queue, base->mem, CL_TRUE, rectangle.origin, zero, rectangle.region,
+            rectangle.row_pitch, rectangle.slice_pitch, 0, 0, to, base->wait_count, base->wait_list,
+            base->created == 0 ? NULL : &event);
+        wh_block_end(request->session);
+    }
+    error = wh_cl_register(request, base->created, WH_KIND_EVENT, event, error);
+    wh_cl_reply_error(request, WH_OP_clEnqueueReadBufferRect, error);
+    wh_reply_out(request, error == CL_SUCCESS ? rectangle.size : 0);
+    return 0;
+}
+
+int wh_skeleton_clEnqueueWriteBufferRect(struct wh_request *request)
+{
+    static const size_t zero[3];
+    struct rectangle rectangle;
+    cl_event event = NULL;
+    size_t size = 0;
+    uint64_t block = 0;
+    take_rectangle(request, &rectangle);
+    const struct transfer *base = &rectangle.base;
+    const void *from = wh_take_bulk(request, &size, &block);
+    if (wh_request_failed(request) || from == NULL || size < rectangle.size) {
+        return -EBADMSG;
+    }
+    cl_int error = base->error;
+    if (error == CL_SUCCESS) {
+        wh_block_begin(request->session);
+        error = wh_cl->clEnqueueWriteBufferRect(
+            base->queue, base->mem, CL_TRUE, rectangle.origin, zero, rectangle.region,
+            rectangle.row_pitch, rectangle.slice_pitch, 0, 0, from, base->wait_count,
+            base->wait_list, base->created == 0 ? NULL : &event);
+        wh_block_end(request->session);
+    }
+    wh_bulk_done(request->session, block);
+    error = wh_cl_register(request, base->created, WH_KIND_EVENT, event, error);
+    wh_cl_reply_error(request, WH_OP_clEnqueueWriteBufferRect, error);
+    return 0;
+}
+
+int wh_skeleton_clFinish(struct wh_request *request)
+{
+    struct wh_cl_reads reads;
+    cl_int error = CL_SUCCESS;
+    uint64_t handle = wh_take_u64(request);
+    cl_command_queue queue = wh_cl_object(request, handle, WH_KIND_QUEUE, &error);
+    wh_cl_take_reads(request, &reads);
+    if (wh_request_failed(request)) {
+        return -EBADMSG;
+    }
+    if (error == CL_SUCCESS) {
+        wh_block_begin(request->session);
+        error = wh_cl->clFinish(queue);
+        wh_block_end(request->session);
+    }
+    wh_cl_look(request, &reads, error == CL_SUCCESS ? queue : NULL);
+    wh_cl_reply_error(request, WH_OP_clFinish, error);
+    wh_cl_reply_flags(request, &reads);
+    wh_cl_reply_reads(request, &reads);
+    return 0;
+}
+
+int wh_skeleton_clWaitForEvents(struct wh_request *request)
+{
+    struct wh_cl_reads reads;
+    cl_int error = CL_SUCCESS;
+    cl_uint count = 0;
+    cl_event *events = (void *)wh_cl_objects(request, WH_KIND_EVENT, &count, &error);
+    wh_cl_take_reads(request, &reads);
+    if (wh_request_failed(request)) {
+        return -EBADMSG;
+    }
+    if (error == CL_SUCCESS) {
+        wh_block_begin(request->session);
+        error = wh_cl->clWaitForEvents(count, events);
+        wh_block_end(request->session);
+    }
+    wh_cl_look(request, &reads, NULL);
+    wh_cl_reply_error(request, WH_OP_clWaitForEvents, error);
+    wh_cl_reply_flags(request, &reads);
+    wh_cl_reply_reads(request, &reads);
+    return 0;
+}
+
+int wh_skeleton_clGetEventInfo(struct wh_request *request)
+{
+    static const cl_uint opaque[] = {CL_EVENT_COMMAND_QUEUE, CL_EVENT_CONTEXT};
+    struct wh_cl_reads reads;
+    cl_int error = CL_SUCCESS;
+    size_t value_bytes = 0;
+    size_t size_ret_bytes = 0;
+    size_t written = 0;
+    uint64_t handle = wh_take_u64(request);
+    cl_event event = wh_cl_object(request, handle, WH_KIND_EVENT, &error);
+    cl_event_info param = (cl_event_info)wh_take_u64(request);
+    size_t size = wh_take_u64(request);
+    void *value = wh_take_out(request, &value_bytes);
+    size_t *size_ret = wh_take_out(request, &size_ret_bytes);
+    wh_cl_take_reads(request, &reads);
+    if (wh_request_failed(request) || (value != NULL && value_bytes < size) ||
+        (size_ret != NULL && size_ret_bytes < sizeof(*size_ret))) {
+        return -EBADMSG;
+    }
+    if (error == CL_SUCCESS) {
+        error = wh_cl->clGetEventInfo(event, param, size, value, &written);
+    }
+    if (error == CL_SUCCESS) {
+        wh_cl_hide(param, opaque, sizeof(opaque) / sizeof(opaque[0]), value, written);
+        if (size_ret != NULL) {
+            *size_ret = written;
+        }
+    }
+    wh_cl_look(request, &reads, NULL);
+    wh_cl_reply_error(request, WH_OP_clGetEventInfo, error);
+    wh_cl_reply_flags(request, &reads);
+    wh_reply_out(request, value == NULL || error != CL_SUCCESS ? 0 : written);
+    wh_reply_out(request, size_ret == NULL || error != CL_SUCCESS ? 0 : sizeof(*size_ret));
+    wh_cl_reply_reads(request, &reads);
+    return 0;
 }

@@ -10,7 +10,4 @@
 int wh_cl_add_read(uint64_t id, cl_command_queue queue, cl_event event, const void *address,
                    size_t size_bytes, uint64_t token);
 
-/* Drops what finished writes held; `finished`: a queue that has just been finished, or NULL. */
-void wh_cl_sweep_writes(cl_command_queue finished);
-
 #endif

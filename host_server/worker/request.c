@@ -327,6 +327,21 @@ void *wh_staging_fetch(struct wh_session *session, uint64_t token, size_t *size_
     return bytes;
 }
 
+void wh_staging_done(struct wh_session *session, uint64_t token)
+{
+    size_t size_bytes = 0;
+    if (token != 0) {
+        free(wh_staging_fetch(session, token, &size_bytes));
+    }
+}
+
+void *wh_scratch(struct wh_request *request, size_t size_bytes)
+{
+    void *memory = scratch(size_bytes);
+    request->failed = request->failed || memory == NULL;
+    return memory;
+}
+
 bool wh_request_failed(const struct wh_request *request)
 {
     return request->failed;
@@ -348,6 +363,7 @@ int wh_execute(struct wh_executor *executor, const struct wh_request_header *hea
     struct wh_request request = {
         .bytes = bytes + sizeof(*header),
         .size_bytes = header->size_bytes - sizeof(*header),
+        .oneway = (header->flags & WH_REQUEST_FLAG_REPLY) == 0,
         .session = executor->session,
         .reply = reply,
     };

@@ -43,6 +43,9 @@ void *wh_take_staging(struct wh_request *request, size_t *size_bytes, uint64_t *
 /* Releases the host buffer of a token once its data went out; no-op for token 0. */
 void wh_staging_done(struct wh_session *session, uint64_t token);
 
+/* Memory until the call ends, for lists made of a request. NULL and a failed request without memory. */
+void *wh_scratch(struct wh_request *request, size_t size_bytes);
+
 void wh_reply_u64(struct wh_request *request, uint64_t value);
 
 bool wh_request_failed(const struct wh_request *request);

@@ -169,6 +169,9 @@ def opencl_skeleton(function: Function) -> str:
         body.append("    uint64_t created = wh_take_u64(request);")
     if function.mode == "release":
         body.append("    bool last = wh_take_u64(request) != 0;")
+        body.append("    size_t forgotten_bytes = 0;")
+        body.append("    const uint64_t *forgotten =")
+        body.append(f"        wh_take_blob(request, &forgotten_bytes, {BLOB_BYTES_MAX});")
     body.append("    if (wh_request_failed(request)) {\n        return -EBADMSG;\n    }")
     body.extend(_validate(function))
     body.extend(_execute(function))
@@ -182,9 +185,8 @@ def _take(argument: Argument) -> list[str]:
         return []
     if argument.handle:
         kind = kind_macro(argument.handle)
-        handle = "_handle" if argument.handle == "" else ""
         return [
-            f"    uint64_t {name}_handle{handle} = wh_take_u64(request);",
+            f"    uint64_t {name}_handle = wh_take_u64(request);",
             f"    {argument.type} {name} = wh_cl_object(request, {name}_handle, {kind}, &error);",
         ]
     if argument.handles:
@@ -259,6 +261,12 @@ def _execute(function: Function) -> list[str]:
         lines.append("    size_t written = 0;")
     if function.creates:
         lines.append(f"    {function.returns} object = NULL;")
+    if function.mode == "release":
+        first = function.args[0]
+        kind = kind_macro(first.handle)
+        lines.append("    if (last) {")
+        lines.append(f"        wh_handle_remove(request->session, {first.name}_handle, {kind});\n    }}")
+        lines.append("    wh_cl_forget(request, forgotten, forgotten_bytes);")
     lines.append("    if (error == CL_SUCCESS) {")
     if function.blocks == "true":
         lines.append("        wh_block_begin(request->session);")
@@ -273,13 +281,6 @@ def _execute(function: Function) -> list[str]:
     if function.creates:
         kind = kind_macro(function.creates)
         lines.append(f"    error = wh_cl_register(request, created, {kind}, object, error);")
-    if function.mode == "release":
-        first = function.args[0]
-        lines.append("    if (last) {")
-        lines.append(
-            f"        wh_handle_remove(request->session, {first.name}_handle, "
-            f"{kind_macro(first.handle)});\n    }}"
-        )
     lines.append(f"    wh_cl_reply_error(request, {opcode}, error);")
     for argument in out_arguments(function):
         lines.append(f"    wh_reply_out(request, {_written(function, argument, info)});")

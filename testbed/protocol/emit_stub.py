@@ -12,6 +12,16 @@ from testbed.protocol.emit import (
 from testbed.protocol.spec import Api, Argument, Function
 
 
+# All of the API is forwarded, so its deprecated parts are no mistake here.
+TARGET = (
+    "#ifndef CL_TARGET_OPENCL_VERSION\n#define CL_TARGET_OPENCL_VERSION 300\n"
+    "#define CL_USE_DEPRECATED_OPENCL_1_0_APIS 1\n#define CL_USE_DEPRECATED_OPENCL_1_1_APIS 1\n"
+    "#define CL_USE_DEPRECATED_OPENCL_1_2_APIS 1\n#define CL_USE_DEPRECATED_OPENCL_2_0_APIS 1\n"
+    "#define CL_USE_DEPRECATED_OPENCL_2_1_APIS 1\n#define CL_USE_DEPRECATED_OPENCL_2_2_APIS 1\n"
+    "#endif\n"
+)
+
+
 def core_header(api: Api) -> str:
     """Prototypes of the runtime's own calls."""
     out = [banner("core.yaml"), "#ifndef WH_CORE_STUB_H\n#define WH_CORE_STUB_H\n\n"]
@@ -96,7 +106,7 @@ def _get(argument: Argument) -> str:
 def opencl_header(api: Api) -> str:
     """Kinds of handles, prototypes of the stubs written by hand."""
     out = [banner("opencl.yaml"), "#ifndef WH_OPENCL_STUB_H\n#define WH_OPENCL_STUB_H\n\n"]
-    out.append("#include <CL/cl_icd.h>\n\n/* The dispatch table that every object points to. */\n")
+    out.append(TARGET + "#include <CL/cl_icd.h>\n\n/* The dispatch table that every object points to. */\n")
     out.append("extern const cl_icd_dispatch wh_cl_dispatch;\n\n/* Written by hand: */\n")
     for function in api.functions:
         if function.manual_stub:
@@ -230,7 +240,8 @@ def _creates(api: Api, function: Function) -> list[str]:
     lines.append("    }")
     if function.prepare:
         lines.append(f"    {function.prepare}({function.args[0].name});")
-    lines.append("    struct wh_call call;\n    wh_cl_call_begin(&call, WH_OP_" + function.name + ");")
+    lost = "return wh_cl_created(object, WH_CL_LOST, errcode_ret);"
+    lines.extend(_begin(function, lost))
     lines.extend(_put(argument) for argument in function.args if not argument.errcode)
     lines.append("    wh_put_u64(&call, object->handle);")
     lines.append("    cl_int error = wh_cl_call_error(&call);")
@@ -256,7 +267,8 @@ def _plain(api: Api, function: Function) -> list[str]:
         )
         lines.append(f"    if ({event.name} != NULL && created == NULL) {{")
         lines.append("        return CL_OUT_OF_HOST_MEMORY;\n    }")
-    lines.append("    struct wh_call call;\n    wh_cl_call_begin(&call, WH_OP_" + function.name + ");")
+    lost = f"return wh_cl_enqueued(created, WH_CL_LOST, {event.name});" if event else ""
+    lines.extend(_begin(function, lost or "return WH_CL_LOST;"))
     lines.extend(_put(argument) for argument in function.args)
     if function.mode == "shape":
         lines.append(f"    uint64_t shape = wh_cl_shape(WH_OP_{function.name});")
@@ -275,6 +287,13 @@ def _plain(api: Api, function: Function) -> list[str]:
     else:
         lines.append(f"    return {call};")
     return [line for line in lines if line]
+
+
+def _begin(function: Function, lost: str) -> list[str]:
+    return [
+        "    struct wh_call call;",
+        f"    if (wh_call_begin(&call, WH_OP_{function.name}) != 0) {{\n        {lost}\n    }}",
+    ]
 
 
 def _shape(argument: Argument) -> str:

@@ -1,0 +1,112 @@
+/*
+ * buffer.c - making buffers. Host memory is copied to the server: a pointer of the application means nothing there.
+ */
+#include "object.h"
+
+#include "wh_opencl_kinds.h"
+#include "wh_wire.h"
+
+/* The server must not take a pointer; what it may mean is kept here. */
+static cl_mem_flags server_flags(cl_mem_flags flags)
+{
+    if ((flags & CL_MEM_USE_HOST_PTR) != 0) {
+        flags = (flags & ~(cl_mem_flags)CL_MEM_USE_HOST_PTR) | CL_MEM_COPY_HOST_PTR;
+    }
+    return flags;
+}
+
+static cl_int check(cl_mem_flags flags, size_t size, const void *host_ptr)
+{
+    const cl_mem_flags needs = CL_MEM_USE_HOST_PTR | CL_MEM_COPY_HOST_PTR;
+    if ((flags & CL_MEM_USE_HOST_PTR) != 0 &&
+        (flags & (CL_MEM_COPY_HOST_PTR | CL_MEM_ALLOC_HOST_PTR)) != 0) {
+        return CL_INVALID_VALUE;
+    }
+    if (((flags & needs) != 0) != (host_ptr != NULL)) {
+        return CL_INVALID_HOST_PTR;
+    }
+    return size == 0 ? CL_INVALID_BUFFER_SIZE : CL_SUCCESS;
+}
+
+/* One piece of the initial data; the first (offset 0) makes the buffer. */
+struct piece {
+    size_t offset;
+    size_t size;
+};
+
+static cl_int send_piece(uint16_t opcode, const struct wh_cl_object *object, cl_context context,
+                         const cl_mem_properties *properties, cl_mem_flags flags, size_t size,
+                         const void *host_ptr, struct piece piece)
+{
+    struct wh_call call;
+    const uint8_t *bytes = host_ptr == NULL ? NULL : (const uint8_t *)host_ptr + piece.offset;
+    if (wh_call_begin(&call, opcode) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_put_u64(&call, wh_cl_handle(context));
+    wh_put_blob(&call, properties, wh_cl_properties_bytes(properties));
+    wh_put_u64(&call, server_flags(flags));
+    wh_put_u64(&call, size);
+    wh_put_u64(&call, object->handle);
+    wh_put_u64(&call, piece.offset);
+    wh_put_blob(&call, bytes, piece.size);
+    return wh_cl_call_error(&call);
+}
+
+static cl_int create(uint16_t opcode, const struct wh_cl_object *object, cl_context context,
+                     const cl_mem_properties *properties, cl_mem_flags flags, size_t size,
+                     const void *host_ptr)
+{
+    size_t limit = wh_bulk_limit();
+    size_t left = host_ptr == NULL ? 0 : size;
+    struct piece piece = {.offset = 0, .size = left < limit ? left : limit};
+    cl_int error =
+        send_piece(opcode, object, context, properties, flags, size, host_ptr, piece);
+    while (error == CL_SUCCESS && left > piece.size) {
+        left -= piece.size;
+        piece.offset += piece.size;
+        piece.size = left < limit ? left : limit;
+        error = send_piece(opcode, object, context, properties, flags, size, host_ptr, piece);
+    }
+    return error;
+}
+
+static cl_mem create_buffer(uint16_t opcode, cl_context context,
+                            const cl_mem_properties *properties, cl_mem_flags flags, size_t size,
+                            void *host_ptr, cl_int *errcode_ret)
+{
+    if (!wh_cl_live(context, WH_KIND_CONTEXT)) {
+        return wh_cl_created(NULL, CL_INVALID_CONTEXT, errcode_ret);
+    }
+    cl_int error = check(flags, size, host_ptr);
+    struct wh_cl_object *object = error == CL_SUCCESS ? wh_cl_object_new(WH_KIND_MEM) : NULL;
+    if (object == NULL) {
+        error = error == CL_SUCCESS ? CL_OUT_OF_HOST_MEMORY : error;
+        return wh_cl_created(NULL, error, errcode_ret);
+    }
+    error = create(opcode, object, context, properties, flags, size, host_ptr);
+    if (error == CL_SUCCESS) {
+        wh_cl_set_parent(object, (struct wh_cl_object *)context);
+        object->u.of_mem.flags = flags;
+        object->u.of_mem.size_bytes = size;
+        object->u.of_mem.host = (flags & CL_MEM_USE_HOST_PTR) != 0 ? host_ptr : NULL;
+    }
+    return wh_cl_created(object, error, errcode_ret);
+}
+
+cl_mem CL_API_CALL wh_stub_clCreateBuffer(cl_context context, cl_mem_flags flags, size_t size,
+                                          void *host_ptr, cl_int *errcode_ret)
+{
+    wh_count_api_call(WH_OP_clCreateBuffer);
+    return create_buffer(WH_OP_clCreateBuffer, context, NULL, flags, size, host_ptr, errcode_ret);
+}
+
+cl_mem CL_API_CALL wh_stub_clCreateBufferWithProperties(cl_context context,
+                                                        const cl_mem_properties *properties,
+                                                        cl_mem_flags flags, size_t size,
+                                                        void *host_ptr, cl_int *errcode_ret)
+{
+    wh_count_api_call(WH_OP_clCreateBufferWithProperties);
+    return create_buffer(WH_OP_clCreateBufferWithProperties, context, properties, flags, size,
+                         host_ptr, errcode_ret);
+}

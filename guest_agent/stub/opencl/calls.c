@@ -1,0 +1,119 @@
+/*
+ * calls.c - how a stub's call ends: API errors, shapes that may go one way.
+ */
+#include "object.h"
+
+#include <stdlib.h>
+
+#define SHAPE_COUNT 8192u /* direct-mapped: a shape that lost its place is a round trip again */
+
+static uint64_t shapes[SHAPE_COUNT];
+
+cl_int wh_cl_call_sync(struct wh_call *call)
+{
+    if (wh_call_sync(call) != 0) {
+        return WH_CL_LOST;
+    }
+    cl_int error = (cl_int)wh_get_u64(call);
+    return call->error == 0 ? error : WH_CL_LOST;
+}
+
+cl_int wh_cl_call_error(struct wh_call *call)
+{
+    cl_int error = wh_cl_call_sync(call);
+    wh_call_end(call);
+    return error;
+}
+
+cl_int wh_cl_take_async(void)
+{
+    return wh_take_async_error();
+}
+
+void wh_cl_put_handles(struct wh_call *call, const void *const *pointers, cl_uint count)
+{
+    uint64_t few[16];
+    uint64_t *handles = few;
+    if (count == 0) {
+        wh_put_blob(call, NULL, 0);
+        return;
+    }
+    if (count > sizeof(few) / sizeof(few[0])) {
+        handles = malloc(count * sizeof(uint64_t));
+        if (handles == NULL) {
+            wh_put_blob(call, NULL, 0); /* the server then refuses the list for its count */
+            return;
+        }
+    }
+    for (cl_uint i = 0; i < count; i++) {
+        handles[i] = wh_cl_handle(pointers[i]);
+    }
+    wh_put_blob(call, handles, count * sizeof(uint64_t));
+    if (handles != few) {
+        free(handles);
+    }
+}
+
+uint64_t wh_cl_shape(uint16_t opcode)
+{
+    return wh_cl_shape_add(0x9e3779b97f4a7c15ull, opcode);
+}
+
+/* Two rounds of a multiplicative mix: 64 bits of shape make an accidental match hopeless. */
+uint64_t wh_cl_shape_add(uint64_t shape, uint64_t value)
+{
+    shape ^= value;
+    shape *= 0xff51afd7ed558ccdull;
+    shape ^= shape >> 32;
+    shape *= 0xc4ceb9fe1a85ec53ull;
+    return shape ^ shape >> 29;
+}
+
+uint64_t wh_cl_shape_add_bytes(uint64_t shape, const void *bytes, size_t size_bytes)
+{
+    const uint8_t *from = bytes;
+    for (size_t i = 0; from != NULL && i < size_bytes; i++) {
+        shape = wh_cl_shape_add(shape, from[i]);
+    }
+    return wh_cl_shape_add(shape, from != NULL ? size_bytes : UINT64_MAX);
+}
+
+uint64_t wh_cl_shape_add_handles(uint64_t shape, const void *const *pointers, cl_uint count)
+{
+    for (cl_uint i = 0; i < count; i++) {
+        shape = wh_cl_shape_add(shape, wh_cl_handle(pointers[i]));
+    }
+    return wh_cl_shape_add(shape, count);
+}
+
+/* The serial takes part, so that nothing is known in a child or a new session. */
+static uint64_t of_session(uint64_t shape)
+{
+    shape = wh_cl_shape_add(shape, wh_session_serial());
+    return shape == 0 ? 1 : shape;
+}
+
+bool wh_cl_shape_known(uint64_t shape)
+{
+    shape = of_session(shape);
+    return __atomic_load_n(&shapes[shape % SHAPE_COUNT], __ATOMIC_RELAXED) == shape;
+}
+
+void wh_cl_shape_learn(uint64_t shape)
+{
+    shape = of_session(shape);
+    __atomic_store_n(&shapes[shape % SHAPE_COUNT], shape, __ATOMIC_RELAXED);
+}
+
+cl_int wh_cl_call_shape(struct wh_call *call, const void *queue, uint64_t shape)
+{
+    (void)queue;
+    if (wh_oneway_calls() && wh_cl_shape_known(shape)) {
+        return wh_call_oneway(call) == 0 ? CL_SUCCESS : WH_CL_LOST;
+    }
+    cl_int error = wh_cl_call_error(call);
+    if (error == CL_SUCCESS) {
+        wh_cl_shape_learn(shape);
+    }
+    return error;
+}

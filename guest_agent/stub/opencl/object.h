@@ -1,0 +1,224 @@
+/*
+ * object.h - the objects that an application holds, and the pieces that generated stubs are made of.
+ *
+ * Every object lies in one slab of equal cells, so that a pointer is checked without looking at what it points to, and
+ * the cell's number is the index of the handle. An object counts the application's references and those of its children
+ * (a queue holds its context), like the real one does; it ends on the server when the last of them goes.
+ */
+#ifndef WH_CL_OBJECT_H
+#define WH_CL_OBJECT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "call.h"
+#include "wh_opencl_stub.h"
+
+/* What the API says when the server is gone. */
+#define WH_CL_LOST CL_DEVICE_NOT_AVAILABLE
+
+#define WH_CL_DEVICES_MAX 62u
+
+struct wh_cl_info;
+struct wh_cl_map;
+struct wh_cl_argument;
+
+struct wh_cl_object {
+    const cl_icd_dispatch *dispatch; /* first: the loader calls through it */
+    uint64_t handle;
+    uint32_t serial; /* session it belongs to */
+    uint32_t kind;   /* 0: the cell is free */
+    uint32_t references;
+    struct wh_cl_object *parent;  /* held: context, program, queue or buffer */
+    struct wh_cl_object *context; /* held through the parents */
+    struct wh_cl_info *infos;     /* answers that cannot change */
+    union {
+        struct {
+            cl_context_properties *properties; /* with the terminating 0 */
+            size_t properties_bytes;
+            struct wh_cl_object **devices;
+            uint32_t device_count;
+        } of_context;
+        struct {
+            struct wh_cl_object *device;
+            cl_command_queue_properties properties;
+        } of_queue;
+        struct {
+            cl_mem_flags flags;
+            size_t size_bytes;
+            void *host;            /* CL_MEM_USE_HOST_PTR */
+            bool sub;
+            struct wh_cl_map *maps;
+        } of_mem;
+        struct {
+            struct wh_cl_object **devices;
+            size_t *binary_bytes; /* last answer to CL_PROGRAM_BINARY_SIZES, one a device */
+            uint32_t device_count;
+        } of_program;
+        struct {
+            struct wh_cl_argument *arguments;
+            uint32_t argument_count;
+            uint32_t dirty_count;
+            pthread_mutex_t lock;
+        } of_kernel;
+        struct {
+            cl_command_type command;
+            int32_t status; /* CL_COMPLETE or negative once seen, else CL_QUEUED */
+            bool user;
+        } of_event;
+    } u;
+};
+
+/* The object behind a pointer of the application, NULL unless it is a live one of that kind. */
+struct wh_cl_object *wh_cl_get(const void *pointer, uint32_t kind);
+
+static inline bool wh_cl_live(const void *pointer, uint32_t kind)
+{
+    return wh_cl_get(pointer, kind) != NULL;
+}
+
+/* A live object of any kind, NULL if it is none; *inside: the pointer lies in the slab at all. */
+struct wh_cl_object *wh_cl_find(const void *pointer, bool *inside);
+
+/* count live objects; false also for a list that does not fit its count. An empty list is NULL and 0. */
+bool wh_cl_all_live(const void *const *pointers, cl_uint count, uint32_t kind);
+
+/* Handle of a checked pointer; 0 for NULL. */
+static inline uint64_t wh_cl_handle(const void *pointer)
+{
+    return pointer == NULL ? 0 : ((const struct wh_cl_object *)pointer)->handle;
+}
+
+/* A new object with one reference and a handle of its own, NULL without memory. */
+struct wh_cl_object *wh_cl_object_new(uint32_t kind);
+
+/* Ends an object that the server does not have. NULL is fine. */
+void wh_cl_discard(struct wh_cl_object *object);
+
+/* The one platform, and the device of a handle that the server gave (NULL if it is none). */
+struct wh_cl_object *wh_cl_platform(void);
+struct wh_cl_object *wh_cl_device(uint64_t handle);
+
+void wh_cl_hold(struct wh_cl_object *object);
+void wh_cl_set_parent(struct wh_cl_object *object, struct wh_cl_object *parent);
+cl_int wh_cl_retain(void *pointer, uint32_t kind, uint16_t opcode);
+cl_int wh_cl_release(void *pointer, uint32_t kind, uint16_t opcode);
+
+/* Ends a creating stub: the object, or NULL with its error. */
+void *wh_cl_created(struct wh_cl_object *object, cl_int error, cl_int *errcode_ret);
+
+/* One call, begun with wh_call_begin; a lost server is WH_CL_LOST. */
+void wh_cl_put_handles(struct wh_call *call, const void *const *pointers, cl_uint count);
+cl_int wh_cl_call_sync(struct wh_call *call);  /* API error; results follow; the caller ends the call */
+cl_int wh_cl_call_error(struct wh_call *call); /* API error; ends the call */
+cl_int wh_cl_take_async(void);
+
+/* Shapes: what succeeded once in full may go one way from then on. */
+uint64_t wh_cl_shape(uint16_t opcode);
+uint64_t wh_cl_shape_add(uint64_t shape, uint64_t value);
+uint64_t wh_cl_shape_add_bytes(uint64_t shape, const void *bytes, size_t size_bytes);
+uint64_t wh_cl_shape_add_handles(uint64_t shape, const void *const *pointers, cl_uint count);
+bool wh_cl_shape_known(uint64_t shape);
+void wh_cl_shape_learn(uint64_t shape);
+cl_int wh_cl_call_shape(struct wh_call *call, const void *queue, uint64_t shape); /* ends the call */
+
+/* Events of enqueued commands. */
+struct wh_cl_object *wh_cl_event_new(const void *queue, cl_command_type command, bool wanted);
+cl_int wh_cl_enqueued(struct wh_cl_object *created, cl_int error, cl_event *event);
+
+/* Status of an event as far as the application has seen it. */
+static inline int32_t wh_cl_event_status(const struct wh_cl_object *event)
+{
+    return __atomic_load_n(&event->u.of_event.status, __ATOMIC_RELAXED);
+}
+
+static inline void wh_cl_event_seen(struct wh_cl_object *event, int32_t status)
+{
+    __atomic_store_n(&event->u.of_event.status, status, __ATOMIC_RELAXED);
+}
+
+/* Queries. */
+enum wh_cl_cache {
+    WH_CL_CACHE_NONE,
+    WH_CL_CACHE_ALL,
+    WH_CL_CACHE_COMPLETE, /* available only when final */
+};
+
+struct wh_cl_query {
+    uint16_t opcode;
+    uint32_t kind;
+    const void *object;
+    bool has_second;
+    bool second_optional;
+    const void *second_object; /* of second_kind, or second_value */
+    uint32_t second_kind;
+    uint64_t second_value;
+    enum wh_cl_cache cache;
+    cl_uint param;
+    size_t size;
+    void *value;
+    size_t *size_ret;
+};
+
+cl_int wh_cl_info(const struct wh_cl_query *query);
+
+/* Gives an answer as a query wants it: CL_INVALID_VALUE if it does not fit. */
+cl_int wh_cl_answer(const struct wh_cl_query *query, const void *bytes, size_t size_bytes);
+bool wh_cl_own_answer(const struct wh_cl_query *query, cl_int *error);
+void wh_cl_info_free(struct wh_cl_object *object);
+
+/* What the stub remembers of new objects (spec: keep). */
+void wh_cl_keep_queue(struct wh_cl_object *object, cl_context context, cl_device_id device,
+                      cl_command_queue_properties properties);
+void wh_cl_keep_sub_buffer(struct wh_cl_object *object, cl_mem buffer, cl_mem_flags flags,
+                           const void *region);
+void wh_cl_keep_sampler(struct wh_cl_object *object, cl_context context);
+void wh_cl_keep_kernel(struct wh_cl_object *object, cl_program program);
+void wh_cl_keep_clone(struct wh_cl_object *object, cl_kernel source);
+void wh_cl_keep_user_event(struct wh_cl_object *object, cl_context context);
+
+/* Sizes of lists that say themselves where they end. 0 for NULL. */
+size_t wh_cl_properties_bytes(const void *properties);
+cl_command_queue_properties wh_cl_queue_properties(const cl_queue_properties *properties);
+size_t wh_cl_region_bytes(cl_buffer_create_type type, const void *region);
+
+/* Kernel arguments (launch.c). */
+void wh_cl_send_arguments(cl_kernel kernel);
+void wh_cl_arguments_free(struct wh_cl_object *kernel);
+
+/*
+ * Non-blocking reads whose data has not reached the application yet (reads.c). Every call by which an application can learn
+ * that commands are complete asks about them, and copies those that are.
+ */
+#define WH_CL_READS_ASKED_MAX 64u
+
+struct wh_cl_reads {
+    uint32_t count;
+    bool more; /* more are pending than one message asks for: ask again */
+    uint64_t ids[WH_CL_READS_ASKED_MAX];
+    uint64_t flags[WH_CL_READS_ASKED_MAX];   /* enum wh_cl_read_flag of the server */
+    bool carried[WH_CL_READS_ASKED_MAX];     /* the reply carries the data */
+};
+
+void wh_cl_put_reads(struct wh_call *call, struct wh_cl_reads *reads);
+void wh_cl_take_flags(struct wh_call *call, struct wh_cl_reads *reads); /* right after the error */
+void wh_cl_take_reads(struct wh_call *call, struct wh_cl_reads *reads); /* after the call's own outs */
+bool wh_cl_reads_pending(uint64_t queue); /* 0: of any queue */
+
+/* A read of size_bytes to the application's memory; it is pending once added, after its request was published. */
+struct wh_cl_read;
+struct wh_cl_read *wh_cl_read_new(void *to, size_t size_bytes, uint64_t queue);
+void wh_cl_read_put(struct wh_call *call, struct wh_cl_read *read); /* id and staging area */
+void wh_cl_read_add(struct wh_cl_read *read);
+void wh_cl_read_cancel(struct wh_cl_read *read);
+
+/* Finishes a queue on behalf of the stub (reads that nobody waited for). */
+cl_int wh_cl_finish(struct wh_cl_object *queue);
+
+/* Maps (map.c). */
+void wh_cl_maps_free(struct wh_cl_object *mem);
+cl_uint wh_cl_map_count(const struct wh_cl_object *mem);
+
+#endif

@@ -1,0 +1,192 @@
+/*
+ * reads.c - data of non-blocking reads on its way to the application.
+ *
+ * Such a read fills a staging area. The application may look at its memory as soon as it has seen the read complete, in
+ * whatever way: by its event, by a later event, by finishing the queue. So each call that can show completion asks the
+ * server which of the pending reads are complete, and copies them before it returns. A read stays in the list until it
+ * is copied, under the lock, so that a second thread that sees it complete also finds its data.
+ */
+#include "object.h"
+
+#include <stdlib.h>
+
+#include "wh_opencl_kinds.h"
+
+#define CARRIED_MAX 8u /* areas that one reply carries over TCP, beside the call's own */
+
+/* What the server says of a read that it was asked about. */
+enum read_flag {
+    READ_PENDING = 0,
+    READ_DONE = 1,
+    READ_GONE = 2,   /* reported before: copied by another thread */
+    READ_FAILED = 3, /* the command failed: there is no data */
+};
+
+struct wh_cl_read {
+    struct wh_cl_read *next;
+    uint64_t id;
+    uint64_t queue;
+    struct wh_staging staging;
+    void *to;
+    size_t size_bytes;
+    uint32_t serial;
+};
+
+static struct wh_cl_read *pending;
+static uint32_t pending_count;
+static uint64_t last_id;
+static pthread_mutex_t pending_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void lock_pending(void)
+{
+    pthread_mutex_lock(&pending_lock);
+}
+
+static void unlock_pending(void)
+{
+    pthread_mutex_unlock(&pending_lock);
+}
+
+__attribute__((constructor)) static void protect_fork(void)
+{
+    pthread_atfork(lock_pending, unlock_pending, unlock_pending);
+}
+
+struct wh_cl_read *wh_cl_read_new(void *to, size_t size_bytes, uint64_t queue)
+{
+    struct wh_cl_read *read = calloc(1, sizeof(*read));
+    if (read != NULL) {
+        read->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
+        read->queue = queue;
+        read->to = to;
+        read->size_bytes = size_bytes;
+        read->serial = wh_session_serial();
+    }
+    return read;
+}
+
+void wh_cl_read_put(struct wh_call *call, struct wh_cl_read *read)
+{
+    wh_put_u64(call, read->id);
+    (void)wh_put_staging(call, &read->staging, read->size_bytes); /* a failure sticks to the call */
+}
+
+void wh_cl_read_add(struct wh_cl_read *read)
+{
+    pthread_mutex_lock(&pending_lock);
+    struct wh_cl_read **end = &pending;
+    while (*end != NULL) {
+        end = &(*end)->next;
+    }
+    *end = read;
+    __atomic_store_n(&pending_count, pending_count + 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&pending_lock);
+}
+
+static void free_read(struct wh_cl_read *read)
+{
+    read->staging.token = 0; /* the server releases its buffer itself, see wh_cl_take_reads */
+    if (read->staging.location != 0) {
+        wh_staging_free(&read->staging);
+    }
+    free(read);
+}
+
+void wh_cl_read_cancel(struct wh_cl_read *read)
+{
+    if (read != NULL) {
+        free_read(read);
+    }
+}
+
+bool wh_cl_reads_pending(uint64_t queue)
+{
+    bool found = false;
+    if (__atomic_load_n(&pending_count, __ATOMIC_ACQUIRE) == 0) {
+        return false;
+    }
+    pthread_mutex_lock(&pending_lock);
+    for (const struct wh_cl_read *read = pending; read != NULL && !found; read = read->next) {
+        found = queue == 0 || read->queue == queue;
+    }
+    pthread_mutex_unlock(&pending_lock);
+    return found;
+}
+
+void wh_cl_put_reads(struct wh_call *call, struct wh_cl_reads *reads)
+{
+    size_t sizes[WH_CL_READS_ASKED_MAX];
+    uint32_t carried = 0;
+    reads->count = 0;
+    reads->more = false;
+    if (__atomic_load_n(&pending_count, __ATOMIC_ACQUIRE) > 0) {
+        uint32_t serial = wh_session_serial();
+        pthread_mutex_lock(&pending_lock);
+        for (const struct wh_cl_read *read = pending; read != NULL; read = read->next) {
+            bool carries = read->staging.token != 0;
+            if (read->serial != serial) {
+                continue; /* of another session: a forked child never sees it complete */
+            }
+            if (reads->count == WH_CL_READS_ASKED_MAX || (carries && carried == CARRIED_MAX)) {
+                reads->more = true;
+                break;
+            }
+            reads->ids[reads->count] = read->id;
+            reads->carried[reads->count] = carries;
+            sizes[reads->count] = read->size_bytes;
+            reads->count++;
+            carried += carries;
+        }
+        pthread_mutex_unlock(&pending_lock);
+    }
+    wh_put_u64(call, reads->count);
+    for (uint32_t i = 0; i < reads->count; i++) {
+        wh_put_u64(call, reads->ids[i]);
+        wh_put_u64(call, reads->carried[i]);
+        if (reads->carried[i]) {
+            wh_put_out(call, sizes[i], true);
+        }
+    }
+}
+
+void wh_cl_take_flags(struct wh_call *call, struct wh_cl_reads *reads)
+{
+    for (uint32_t i = 0; i < reads->count; i++) {
+        reads->flags[i] = wh_get_u64(call);
+    }
+}
+
+static struct wh_cl_read **find(uint64_t id)
+{
+    struct wh_cl_read **link = &pending;
+    while (*link != NULL && (*link)->id != id) {
+        link = &(*link)->next;
+    }
+    return link;
+}
+
+static void take_one(struct wh_call *call, uint64_t id, uint64_t flag, bool carried)
+{
+    pthread_mutex_lock(&pending_lock);
+    struct wh_cl_read **link = find(id);
+    struct wh_cl_read *read = *link;
+    if (carried) {
+        bool wanted = flag == READ_DONE && read != NULL;
+        (void)wh_get_out(call, wanted ? read->to : NULL, wanted ? read->size_bytes : 0);
+    } else if (flag == READ_DONE && read != NULL) {
+        (void)wh_staging_copy(&read->staging, read->to, read->size_bytes);
+    }
+    if (read != NULL && flag != READ_PENDING) {
+        *link = read->next;
+        __atomic_store_n(&pending_count, pending_count - 1, __ATOMIC_RELEASE);
+        free_read(read);
+    }
+    pthread_mutex_unlock(&pending_lock);
+}
+
+void wh_cl_take_reads(struct wh_call *call, struct wh_cl_reads *reads)
+{
+    for (uint32_t i = 0; i < reads->count && call->error == 0; i++) {
+        take_one(call, reads->ids[i], reads->flags[i], reads->carried[i]);
+    }
+}

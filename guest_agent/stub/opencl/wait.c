@@ -1,0 +1,173 @@
+/*
+ * wait.c - calls that show the application that commands are complete: clFinish, clWaitForEvents, clGetEventInfo.
+ */
+#include "object.h"
+
+#include "wh_opencl_kinds.h"
+#include "wh_wire.h"
+
+/* One question by which completion can be seen; `more` reads than fit are asked for by repeating it. */
+static cl_int finish_once(uint64_t queue, bool *more)
+{
+    struct wh_cl_reads reads;
+    struct wh_call call;
+    *more = false;
+    if (wh_call_begin(&call, WH_OP_clFinish) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_put_u64(&call, queue);
+    wh_cl_put_reads(&call, &reads);
+    cl_int error = wh_cl_call_sync(&call);
+    wh_cl_take_flags(&call, &reads);
+    wh_cl_take_reads(&call, &reads);
+    wh_call_end(&call);
+    *more = reads.more && error == CL_SUCCESS;
+    return error;
+}
+
+cl_int wh_cl_finish(struct wh_cl_object *queue)
+{
+    bool more;
+    cl_int error;
+    do {
+        error = finish_once(queue->handle, &more);
+    } while (more);
+    return error;
+}
+
+cl_int CL_API_CALL wh_stub_clFinish(cl_command_queue command_queue)
+{
+    wh_count_api_call(WH_OP_clFinish);
+    struct wh_cl_object *queue = wh_cl_get(command_queue, WH_KIND_QUEUE);
+    if (queue == NULL) {
+        return CL_INVALID_COMMAND_QUEUE;
+    }
+    cl_int error = wh_cl_finish(queue);
+    return error != CL_SUCCESS ? error : wh_cl_take_async();
+}
+
+static cl_int wait_once(cl_uint count, const cl_event *events, bool *more)
+{
+    struct wh_cl_reads reads;
+    struct wh_call call;
+    *more = false;
+    if (wh_call_begin(&call, WH_OP_clWaitForEvents) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_cl_put_handles(&call, (const void *const *)events, count);
+    wh_cl_put_reads(&call, &reads);
+    cl_int error = wh_cl_call_sync(&call);
+    wh_cl_take_flags(&call, &reads);
+    wh_cl_take_reads(&call, &reads);
+    wh_call_end(&call);
+    *more = reads.more && error == CL_SUCCESS;
+    return error;
+}
+
+/* Whether all events are known to be complete, so that nobody need be asked. */
+static bool all_seen(cl_uint count, const cl_event *events, cl_int *error)
+{
+    *error = CL_SUCCESS;
+    for (cl_uint i = 0; i < count; i++) {
+        int32_t status = wh_cl_event_status((const struct wh_cl_object *)events[i]);
+        if (status > CL_COMPLETE) {
+            return false;
+        }
+        if (status < 0) {
+            *error = CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST;
+        }
+    }
+    return true;
+}
+
+cl_int CL_API_CALL wh_stub_clWaitForEvents(cl_uint num_events, const cl_event *event_list)
+{
+    bool more;
+    cl_int error;
+    wh_count_api_call(WH_OP_clWaitForEvents);
+    if (num_events == 0 || event_list == NULL) {
+        return CL_INVALID_VALUE;
+    }
+    if (!wh_cl_all_live((const void *const *)event_list, num_events, WH_KIND_EVENT)) {
+        return CL_INVALID_EVENT;
+    }
+    if (wh_local_answers() && all_seen(num_events, event_list, &error)) {
+        return error;
+    }
+    do {
+        error = wait_once(num_events, event_list, &more);
+    } while (more);
+    for (cl_uint i = 0; error == CL_SUCCESS && i < num_events; i++) {
+        wh_cl_event_seen((struct wh_cl_object *)event_list[i], CL_COMPLETE);
+    }
+    return error != CL_SUCCESS ? error : wh_cl_take_async();
+}
+
+static cl_int ask_event(const struct wh_cl_query *query, bool *more)
+{
+    struct wh_cl_reads reads;
+    struct wh_call call;
+    bool status = query->param == CL_EVENT_COMMAND_EXECUTION_STATUS;
+    *more = false;
+    if (wh_call_begin(&call, WH_OP_clGetEventInfo) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_put_u64(&call, wh_cl_handle(query->object));
+    wh_put_u64(&call, query->param);
+    wh_put_u64(&call, query->size);
+    wh_put_out(&call, query->size, query->value != NULL);
+    wh_put_out(&call, sizeof(size_t), query->size_ret != NULL);
+    if (status) {
+        wh_cl_put_reads(&call, &reads);
+    } else {
+        reads.count = 0;
+        reads.more = false;
+        wh_put_u64(&call, 0);
+    }
+    cl_int error = wh_cl_call_sync(&call);
+    wh_cl_take_flags(&call, &reads);
+    if (error == CL_SUCCESS) {
+        (void)wh_get_out(&call, query->value, query->size);
+        (void)wh_get_out(&call, query->size_ret, query->size_ret == NULL ? 0 : sizeof(size_t));
+        wh_cl_take_reads(&call, &reads);
+    }
+    wh_call_end(&call);
+    *more = reads.more && error == CL_SUCCESS;
+    return error;
+}
+
+cl_int CL_API_CALL wh_stub_clGetEventInfo(cl_event event, cl_event_info param_name,
+                                          size_t param_value_size, void *param_value,
+                                          size_t *param_value_size_ret)
+{
+    wh_count_api_call(WH_OP_clGetEventInfo);
+    struct wh_cl_object *object = wh_cl_get(event, WH_KIND_EVENT);
+    const struct wh_cl_query query = {
+        .opcode = WH_OP_clGetEventInfo,
+        .kind = WH_KIND_EVENT,
+        .object = object,
+        .param = param_name,
+        .size = param_value_size,
+        .value = param_value,
+        .size_ret = param_value_size_ret,
+    };
+    bool more;
+    cl_int error = CL_SUCCESS;
+    if (object == NULL) {
+        return CL_INVALID_EVENT;
+    }
+    if (wh_local_answers() && wh_cl_own_answer(&query, &error)) {
+        return error;
+    }
+    do {
+        error = ask_event(&query, &more);
+    } while (more);
+    if (error == CL_SUCCESS && param_name == CL_EVENT_COMMAND_EXECUTION_STATUS &&
+        param_value != NULL && param_value_size >= sizeof(cl_int)) {
+        wh_cl_event_seen(object, *(const cl_int *)param_value);
+    }
+    if (error == CL_SUCCESS && !wh_local_answers()) {
+        (void)wh_cl_own_answer(&query, &error); /* what the server must not know */
+    }
+    return error;
+}
