@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 from testbed.errors import TestbedError
 
@@ -26,6 +27,8 @@ KEY_LENGTH = 16
 LOCK_TIMEOUT_S = 3600.0
 LOCK_POLL_S = 0.2
 LOG_TAIL_LINES = 12
+LOG_LINE_LENGTH = 160
+SHOWN_LENGTH = 80
 KILL_GRACE_S = 5.0
 
 Inputs = Mapping[str, str | bytes | Path]
@@ -107,7 +110,7 @@ def run_logged(
     command cannot be started, exits non-zero or passes its limit.
     """
     words = [str(word) for word in argv]
-    shown = " ".join(words[:4]) + (" ..." if len(words) > 4 else "")
+    shown = shorten(" ".join([Path(words[0]).name, *words[1:]]), SHOWN_LENGTH, placeholder=" ...")
     log.parent.mkdir(parents=True, exist_ok=True)
     start_s = time.monotonic()
     with log.open("ab") as sink:
@@ -253,4 +256,4 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 def _tail_text(log: Path) -> str:
     lines = last_lines(log)
-    return ":\n    " + "\n    ".join(lines) if lines else ""
+    return "".join(["\n    " + shorten(line, LOG_LINE_LENGTH) for line in lines])

@@ -16,12 +16,22 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.errors import TestbedError
-from testbed.machine.artifacts import Inputs, artifact, log_path, run_logged
+from testbed.machine.artifacts import (
+    Inputs,
+    artifact,
+    artifact_path,
+    last_lines,
+    log_path,
+    run_logged,
+)
 
 PATCHES = Path(__file__).resolve().parents[2] / "qemu_patches"
 SUITE = "trixie"  # the Debian release whose QEMU has the helper for shared memory capabilities
@@ -36,6 +46,7 @@ FETCH_TIMEOUT_S = 900.0
 STEP_TIMEOUT_S = 600.0
 BUILD_TIMEOUT_S = 5400.0
 SHORT_TIMEOUT_S = 30.0
+PROGRESS_INTERVAL_S = 20.0
 
 CONFIGURE_OPTIONS = (
     "--target-list=x86_64-softmmu",
@@ -104,6 +115,14 @@ def qemu_bundle(report: Report = lambda line: None) -> QemuBundle:
         version=str(facts["version"]),
         source_sha256=str(facts["source_sha256"]),
     )
+
+
+def qemu_is_built() -> bool:
+    """Whether `qemu_bundle` would find everything in the cache."""
+    own = bool(os.environ.get("WORMHOLE_QEMU_TARBALL"))
+    if not own and not artifact_path("qemu-source", _source_inputs()).is_dir():
+        return False
+    return artifact_path("qemu", _build_inputs(_fetched_source(lambda line: None))).is_dir()
 
 
 # ---- the source ----
@@ -185,11 +204,15 @@ def _fetched_source(report: Report) -> _Source:
                 f"give the path of qemu-{base_series()}.x.tar.xz",
             )
         return _Source(path.parent, "", _sha256(path))
-    inputs: Inputs = {"suite": SUITE, "series": base_series()}
+    inputs = _source_inputs()
     log = log_path("qemu-source", inputs)
     directory = artifact("qemu-source", inputs, lambda out: _fetch(out, log, report))
     facts = json.loads((directory / "source.json").read_text(encoding="utf-8"))
     return _Source(directory, str(facts["version"]), str(facts["sha256"]))
+
+
+def _source_inputs() -> Inputs:
+    return {"suite": SUITE, "series": base_series()}
 
 
 def _fetch(out: Path, log: Path, report: Report) -> None:
@@ -325,13 +348,11 @@ def _build(source: _Source, out: Path, log: Path, report: Report) -> None:
         cwd=build,
     )
     cores = len(os.sched_getaffinity(0))
-    report(
-        f"building QEMU {version} on {cores} cores (about {5 / cores + 0.1:.0f} to"
-        f" {10 / cores:.0f} minutes)"
-    )
-    run_logged(
-        ["nice", "ninja", f"-j{cores}", "qemu-system-x86_64"], log, BUILD_TIMEOUT_S, cwd=build
-    )
+    report(f"building QEMU {version} on {cores} cores")
+    with _progress(log, report):
+        run_logged(
+            ["nice", "ninja", f"-j{cores}", "qemu-system-x86_64"], log, BUILD_TIMEOUT_S, cwd=build
+        )
     _collect(tree, build, out, log)
     _check(out)
     facts = {
@@ -366,6 +387,37 @@ def _build_python(work: Path, log: Path) -> Path:
     python = venv / "bin" / "python3"
     run_logged([python, "-m", "pip", "install", "--quiet", MESON], log, STEP_TIMEOUT_S)
     return python
+
+
+@contextmanager
+def _progress(log: Path, report: Report) -> Iterator[None]:
+    """Report from time to time how far ninja is and when it will be done."""
+    done = threading.Event()
+    start_s = time.monotonic()
+
+    def watch() -> None:
+        while not done.wait(PROGRESS_INTERVAL_S):
+            steps = ninja_steps(last_lines(log))
+            if steps is not None:
+                left_s = (time.monotonic() - start_s) * (steps[1] - steps[0]) / steps[0]
+                report(f"building QEMU: step {steps[0]} of {steps[1]}, about {left_s:.0f} s left")
+
+    watcher = threading.Thread(target=watch, name="qemu build progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join(timeout=SHORT_TIMEOUT_S)
+
+
+def ninja_steps(lines: Sequence[str]) -> tuple[int, int] | None:
+    """Steps done and steps in all, from the last of ninja's lines that says so."""
+    for line in reversed(lines):
+        match = re.match(r"\[([1-9]\d*)/(\d+)\]", line)
+        if match:
+            return int(match[1]), int(match[2])
+    return None
 
 
 def _collect(tree: Path, build: Path, out: Path, log: Path) -> None:

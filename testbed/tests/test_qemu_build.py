@@ -95,6 +95,22 @@ def test_a_patchs_message_does_not_make_another_build() -> None:
         qemu_build.patch_changes("Subject: nothing\n")
 
 
+def test_progress_is_read_from_ninjas_lines() -> None:
+    lines = ["[1/9] Generating x", "[7/9] Compiling a.c", "a.c:1: warning: [8/9] is no step"]
+    assert qemu_build.ninja_steps(lines) == (7, 9)
+    assert qemu_build.ninja_steps(["[0/1] starting", "configure: done"]) is None
+    assert qemu_build.ninja_steps([]) is None
+
+
+def test_nothing_is_built_in_an_empty_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WORMHOLE_CACHE", str(tmp_path))
+    monkeypatch.delenv("WORMHOLE_QEMU_TARBALL", raising=False)
+    assert not qemu_build.qemu_is_built()
+    assert not list(tmp_path.iterdir()), "asking must not start anything"
+
+
 def test_the_tarball_must_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WORMHOLE_QEMU_TARBALL", str(tmp_path / "qemu-10.0.3.tar.xz"))
     monkeypatch.setenv("WORMHOLE_CACHE", str(tmp_path / "cache"))
