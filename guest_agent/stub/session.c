@@ -165,6 +165,10 @@ void wh_counters_total(struct wh_counters *totals)
         totals->local_answers += wh_answered_locally(thread) ? 1 : 0;
     }
     pthread_mutex_unlock(&threads_lock);
+    const struct wh_client *client = __atomic_load_n(&current, __ATOMIC_ACQUIRE);
+    if (client != NULL && wh_client_uses_shm(client)) {
+        totals->notifications_received = wh_load64(&client->header->wakes_sent);
+    }
 }
 
 void wormhole_mark(const char *label)

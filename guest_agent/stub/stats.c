@@ -21,6 +21,7 @@
 static const char *const counter_names[WH_COUNTER_COUNT] = {
     "api_calls",      "local_answers",      "messages", "round_trips", "oneway", "bytes_sent",
     "bytes_received", "notifications_sent", "sleeps",   "ring_full",
+    "notifications_received",
 };
 
 static int stats_fd = -1;

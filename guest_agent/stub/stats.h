@@ -18,6 +18,7 @@ struct wh_counters {
     uint64_t notifications_sent;
     uint64_t sleeps; /* waits that outlasted the spin bound */
     uint64_t ring_full;
+    uint64_t notifications_received; /* as the worker counts them, read when a line is written */
 };
 
 #define WH_COUNTER_COUNT (sizeof(struct wh_counters) / sizeof(uint64_t))

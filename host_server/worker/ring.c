@@ -97,7 +97,9 @@ static void write_one(int fd)
 
 void wh_wake_client(struct wh_session *session)
 {
-    __atomic_fetch_add(&session->wakes_sent, 1, __ATOMIC_RELAXED);
+    uint64_t sent = __atomic_add_fetch(&session->wakes_sent, 1, __ATOMIC_RELAXED);
+    /* Shown at once, so that the client's marks tell the wakes of each step apart. */
+    wh_store64(&session->header->wakes_sent, sent);
     write_one(session->wake_fd);
 }
 
