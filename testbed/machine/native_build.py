@@ -30,8 +30,13 @@ UAPI = Path("guest_agent/driver/wormhole_uapi.h")
 COMPILER = "gcc"
 COMPILE_LIMIT_S = 180.0
 COMPILERS_MAX = 8
+# The dispatch table has every function since OpenCL 1.0, also those now called deprecated.
+OPENCL_DEFINES = tuple(
+    f"-DCL_USE_DEPRECATED_OPENCL_{version}_APIS"
+    for version in ("1_0", "1_1", "1_2", "2_0", "2_1", "2_2")
+)
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
-FLAGS = ("-g", "-std=gnu11", "-fvisibility=hidden", "-pthread")
+FLAGS = ("-g", "-std=gnu11", "-fvisibility=hidden", "-pthread", *OPENCL_DEFINES)
 SANITIZERS: Mapping[str, tuple[str, ...]] = {
     "": ("-O2",),
     "address": ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
