@@ -71,10 +71,22 @@ EXPORTED cl_int CL_API_CALL clIcdGetPlatformIDsKHR(cl_uint num_entries, cl_platf
     return give_platform(true, num_entries, platforms, num_platforms);
 }
 
+/* ocl-icd looks this one up by name, before it uses the dispatch table. */
+EXPORTED cl_int CL_API_CALL clGetPlatformInfo(cl_platform_id platform, cl_platform_info param_name,
+                                              size_t param_value_size, void *param_value,
+                                              size_t *param_value_size_ret)
+{
+    return wh_cl_dispatch.clGetPlatformInfo(platform, param_name, param_value_size, param_value,
+                                            param_value_size_ret);
+}
+
 static void *find_function(const char *name)
 {
     if (name != NULL && strcmp(name, "clIcdGetPlatformIDsKHR") == 0) {
         return (void *)clIcdGetPlatformIDsKHR;
+    }
+    if (name != NULL && strcmp(name, "clGetPlatformInfo") == 0) {
+        return (void *)clGetPlatformInfo;
     }
     return NULL; /* no extension is forwarded yet that has functions of its own */
 }
