@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import sys
 from pathlib import Path
 
@@ -105,9 +106,8 @@ def execute(
     timeout_s: int = 3600,
 ) -> None:
     """Run any program on the forwarded accelerator: ./inv exec [options] -- PROGRAM ARGUMENTS."""
-    from testbed.experiment.byhand import execute as run_program
-
     from testbed.cli import command_after_dashes
+    from testbed.experiment.execute import execute as run_program
 
     raise SystemExit(
         run_program(
@@ -175,22 +175,24 @@ def bench_call(
 
 @task(help={"name": "name of the VM", "memory-mib": "memory in MiB", "cores": "virtual processors"})
 @guarded
-def vm_boot(_: Context, name: str = "wormhole", memory_mib: int = 1024, cores: int = 1) -> None:
+def vm_boot(_: Context, name: str = "wormhole", memory_mib: int = 1024, cores: int = 2) -> None:
     """Boot a guest that keeps running, with its host server, driver and stub in place."""
-    from testbed.experiment.byhand import vm_boot as boot
+    from testbed.experiment.kept_guest import start
 
-    boot(name, memory_mib, cores)
+    facts = start(name, memory_mib, cores)
+    print(f"{name}: up in {facts.boot_s:.0f} s ({facts.accelerator}); ./inv vm.shell --name {name}")
 
 
-@task(help={"name": "name of the VM"})
+@task(help={"name": "name of the VM", "user": "user in the guest (default: wormhole)"})
 @guarded
-def vm_shell(_: Context, name: str = "wormhole") -> None:
+def vm_shell(_: Context, name: str = "wormhole", user: str = "wormhole") -> None:
     """Open a shell in a running guest, or run one command: ./inv vm.shell -- clinfo -l."""
-    from testbed.experiment.byhand import vm_shell as shell
-
     from testbed.cli import command_after_dashes
+    from testbed.machine.vm import detached_vm, shell_argv
 
-    raise SystemExit(shell(name, command_after_dashes()))
+    # Becomes ssh, which then has the terminal to itself.
+    argv = [*shell_argv(detached_vm(name), user), *command_after_dashes()]
+    os.execvp(argv[0], argv)
 
 
 @task(help={"json": JSON_HELP})
@@ -212,7 +214,7 @@ def vm_list(_: Context, json: bool = False) -> None:
 @guarded
 def vm_stop(_: Context, name: str = "wormhole") -> None:
     """Stop a guest that vm.boot started, and its host server."""
-    from testbed.experiment.byhand import vm_stop as stop
+    from testbed.experiment.kept_guest import stop
 
     stop(name)
 
