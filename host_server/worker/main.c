@@ -27,7 +27,6 @@
 #define WH_HEARTBEAT_MS 500
 #define WH_EXIT_STARTUP 1
 #define WH_EXIT_USAGE 2
-#define WH_EXIT_PROTOCOL 3
 #define WH_TEXT_BYTES 4096
 
 struct options {
@@ -295,22 +294,6 @@ static void watch(struct wh_session *session, const struct options *options)
             close(socket);
         }
     }
-}
-
-void wh_protocol_fault(struct wh_session *session, const char *format, ...)
-{
-    char line[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(line, sizeof(line), format, arguments);
-    va_end(arguments);
-    say("the session ends: its client sent %s", line);
-    if (session->header != NULL) {
-        session->header->host_error = -EBADMSG;
-        wh_store_release32(&session->header->host_state, WH_HOST_STATE_DEAD);
-        wh_wake_client(session);
-    }
-    _exit(WH_EXIT_PROTOCOL);
 }
 
 int main(int argc, char **argv)

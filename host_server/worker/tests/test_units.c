@@ -2,7 +2,6 @@
  * test_units.c - handle table and request decoding of the worker, without a client.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,13 +16,6 @@
     } while (0)
 
 static struct wh_session session;
-
-void wh_protocol_fault(struct wh_session *ended, const char *format, ...)
-{
-    (void)ended;
-    fprintf(stderr, "protocol fault: %s\n", format);
-    exit(3);
-}
 
 static uint64_t handle(uint8_t kind, uint32_t generation, uint32_t index)
 {
