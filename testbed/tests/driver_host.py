@@ -13,7 +13,6 @@ import mmap
 import os
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -167,9 +166,19 @@ class HostDouble:
         self._store_header("state", enum("region_state")["ready"])
         self.ready = True
 
-    def _store_header(self, name: str, value: int) -> None:
+    def _load(self, offset: int) -> int:
         assert self._map is not None
-        struct.pack_into("<I", self._map, view("region_header").offset(name), value)
+        with memoryview(self._map) as all_bytes, all_bytes.cast("I") as words:
+            return words[offset // 4]
+
+    def _store(self, offset: int, value: int) -> None:
+        """Store a word in one access; struct.pack_into would show a zero on the way."""
+        assert self._map is not None
+        with memoryview(self._map) as all_bytes, all_bytes.cast("I") as words:
+            words[offset // 4] = value
+
+    def _store_header(self, name: str, value: int) -> None:
+        self._store(view("region_header").offset(name), value)
 
     def _line(self, index: int) -> int:
         return constant("page_bytes") + index * 2 * constant("line_bytes")
@@ -188,7 +197,8 @@ class HostDouble:
         assert self._map is not None
         number = enum("host_state")[state]
         line = self._line(index) + constant("line_bytes")
-        struct.pack_into("<iI", self._map, line + 8, error, self._epoch)
+        self._store(line + view("table_host").offset("error"), error)
+        self._store(line + view("table_host").offset("epoch"), self._epoch)
         with memoryview(self._map) as all_bytes, all_bytes.cast("Q") as words:
             words[line // 8] = generation << 32 | number
         self._states[index] = (number, generation)
@@ -222,11 +232,10 @@ class HostDouble:
             self._answer(index, "free", generation, 0)
         elif known_state == host["ready"]:
             request, reply = (
-                struct.unpack_from("<I", self._map, slot + offset)[0]
-                for offset in (REQUEST_OFFSET, REPLY_OFFSET)
+                self._load(slot + offset) for offset in (REQUEST_OFFSET, REPLY_OFFSET)
             )
             if request != reply:
-                struct.pack_into("<I", self._map, slot + REPLY_OFFSET, request)
+                self._store(slot + REPLY_OFFSET, request)
                 self._wake()
 
     def _open(self, index: int, generation: int) -> None:
@@ -243,5 +252,5 @@ class HostDouble:
             self._states[index] = (-1, generation)
         else:
             state_offset = slot + view("session_header").offset("host_state")
-            struct.pack_into("<I", self._map, state_offset, enum("host_state")["ready"])
+            self._store(state_offset, enum("host_state")["ready"])
             self._answer(index, "ready", generation, 0)

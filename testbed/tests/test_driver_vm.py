@@ -25,6 +25,7 @@ from testbed.tests.driver_host import HostDouble
 pytestmark = pytest.mark.vm
 
 DRIVER = REPOSITORY / "guest_agent" / "driver"
+MODULE = "/opt/wormhole/wormhole.ko"
 PROGRAM = "/opt/wormhole/driver_test"
 NODE = "/sys/class/misc/wormhole0"
 REGION_BYTES = 64 << 20
@@ -175,6 +176,27 @@ def test_region_is_write_back_and_high(driven: DrivenVm) -> None:
     assert types == ["write-back"], listed
 
 
+def test_downgraded_memory_type_is_told(driven: DrivenVm) -> None:
+    """The guest's own MTRRs make the region uncached, as firmware does to low memory."""
+    address = int(driven.attribute("region_address"), 16)
+    driven.shell("rmmod wormhole")
+    driven.shell(
+        f"echo 'base={address:#x} size={REGION_BYTES:#x} type=uncachable' > /proc/mtrr;"
+        f"insmod {MODULE}"
+    )
+    try:
+        assert driven.attribute("memory_type") == "not write-back"
+        assert "is not mapped write-back" in driven.shell("dmesg")
+    finally:
+        driven.shell(
+            "rmmod wormhole;"
+            f"register=$(grep -n {address:x} /proc/mtrr | cut -d: -f2);"
+            'echo "disable=${register#reg}" > /proc/mtrr;'
+            f"insmod {MODULE}"
+        )
+    assert driven.attribute("memory_type") == "write-back"
+
+
 def test_unprivileged_round_trips(driven: DrivenVm, host: HostDouble) -> None:
     before = int(driven.attribute("notifications_sent"))
     driven.case("round-trip", 1000)
@@ -229,6 +251,16 @@ def test_sigkill_releases(driven: DrivenVm, host: HostDouble) -> None:
     driven.shell("pkill -KILL driver_test")
     assert host.wait_for(lambda: host.live() == 0)
     case.end()
+
+
+def test_fifty_killed_at_work(driven: DrivenVm, host: HostDouble) -> None:
+    # killed anywhere from before the open to the middle of a copy
+    driven.shell(
+        f"for i in $(seq 50); do {PROGRAM} busy & sleep 0.0$((i % 10)); kill -KILL $!; done; wait"
+    )
+    assert host.opened >= 25
+    assert host.wait_for(lambda: host.live() == 0)
+    driven.case("churn", 2 * SESSION_COUNT)
 
 
 def test_owner_dies_while_its_child_lives(driven: DrivenVm, host: HostDouble) -> None:
@@ -307,7 +339,7 @@ def test_reload_with_open_files(driven: DrivenVm, host: HostDouble) -> None:
     stops = host.stops
     driven.shell("rmmod wormhole")
     assert host.wait_for(lambda: host.stops > stops)
-    driven.shell("insmod /opt/wormhole/wormhole.ko")
+    driven.shell(f"insmod {MODULE}")
     driven.case("exhaust", SESSION_COUNT)
 
 

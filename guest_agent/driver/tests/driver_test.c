@@ -233,6 +233,18 @@ static void case_hold(long unused)
     sleep_ms(600000);
 }
 
+/* Opens, copies and calls until it is killed. */
+static void case_busy(long unused)
+{
+    struct session session = session_open();
+
+    (void)unused;
+    for (uint32_t i = 1;; i++) {
+        memset(session.base + DATA_OFFSET, (int)i, session.args.session_bytes - DATA_OFFSET);
+        round_trip(&session, i);
+    }
+}
+
 /* The owner dies, its child lives on with the descriptor. */
 static void case_fork(long unused)
 {
@@ -564,6 +576,7 @@ int main(int argc, char **argv)
         {"churn", case_churn},
         {"whole", case_whole},
         {"hold", case_hold},
+        {"busy", case_busy},
         {"fork", case_fork},
         {"child-close", case_child_close},
         {"close-mapped", case_close_mapped},
