@@ -57,16 +57,16 @@ class Comparison:
     ladder: tuple[Step, ...]
 
 
-#: Metric -> heading, of the columns that show what was sent.
+#: Metric -> heading, of the columns that show what was sent: out is client to host, in the reverse.
 TRAFFIC = {
     "api_calls_per_step": "API calls",
     "messages_per_step": "messages",
     "round_trips_per_step": "round trips",
-    "bytes_to_host_per_step": "bytes to host",
-    "bytes_to_client_per_step": "bytes to client",
-    "notifications_to_host_per_step": "notif. to host",
-    "notifications_to_client_per_step": "notif. to client",
-    "sleeps_per_step": "waits slept",
+    "bytes_to_host_per_step": "bytes out",
+    "bytes_to_client_per_step": "bytes in",
+    "notifications_to_host_per_step": "notif. out",
+    "notifications_to_client_per_step": "notif. in",
+    "sleeps_per_step": "slept",
 }
 
 #: Heading -> metrics (user, system) of the columns that show processor seconds of a trial.
@@ -85,7 +85,7 @@ COUNTED = {
     "device_wakes": "to client, device",
 }
 
-FACTS = ("spin_us", "jail", "network")
+FACTS = {"spin_us": "spin (us)", "network": "network", "jail": "jail"}
 
 
 def compare(run: Run) -> tuple[Comparison, ...]:
@@ -130,6 +130,7 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
         for heading, table in _tables(comparison):
             parts.append(f"**{heading}**\n")
             parts.append(_markdown_table(table) + "\n")
+        parts += [f"{note}\n" for note in _notes(comparison)]
     return "\n".join(parts)
 
 
@@ -260,7 +261,9 @@ def _tables(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
     """The three tables of a group and the ladder, as rows of text with headings first."""
     tables = [("speed", _speed_table(comparison))]
     if any(row.means[key] is not None for row in comparison.rows for key in TRAFFIC):
-        tables.append(("sent per step", _traffic_table(comparison)))
+        tables.append(
+            ("per step; out: client to host, in: host to client", _traffic_table(comparison))
+        )
     if any(row.means["device_wakes"] is not None for row in comparison.rows):
         tables.append(("notifications per trial, by who counted", _counted_table(comparison)))
     tables.append(("processor seconds per trial, user + system", _processor_table(comparison)))
@@ -312,13 +315,14 @@ def _processor_table(comparison: Comparison) -> list[list[str]]:
         for name, pair in PROCESSOR.items()
         if any(row.means[pair[0]] is not None for row in comparison.rows)
     ]
-    table = [["system", *shown, "spin bound (us)", "jail", "network"]]
+    facts = [key for key in FACTS if key != "jail"]
+    table = [["system", *shown, *(FACTS[key] for key in facts)]]
     for row in comparison.rows:
         cells = [row.system]
         for name in shown:
             user, system = (row.means[key] for key in PROCESSOR[name])
             cells.append(MISSING if user is None else f"{user:.2f} + {system or 0.0:.2f}")
-        table.append([*cells, *(row.facts[key] for key in FACTS)])
+        table.append([*cells, *(row.facts[key] for key in facts)])
     return table
 
 
@@ -340,7 +344,19 @@ def _aligned(comparison: Comparison) -> str:
                 for column, (cell, width) in enumerate(zip(row, widths, strict=True))
             ]
             lines.append("  ".join(cells).rstrip())
+    lines += _notes(comparison)
     return "\n".join(lines)
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """What is too long for a column: the jails of the workers, one line for each that differs."""
+    jails: dict[str, list[str]] = {}
+    for row in comparison.rows:
+        if row.facts["jail"] != MISSING:
+            jails.setdefault(row.facts["jail"], []).append(row.system)
+    if len(jails) == 1:
+        return [f"jail of every worker: {jail}" for jail in jails]
+    return [f"jail under {', '.join(names)}: {jail}" for jail, names in jails.items()]
 
 
 def _markdown_table(table: Sequence[Sequence[str]]) -> str:
