@@ -9,12 +9,13 @@ Started over SSH, once for each request, with the request's name as argument:
 
 `run` prints JSON lines: the program's own event lines as they are, every other line it prints as
 {"event": "output", "stream": ..., "text": ...}, and last {"event": "exit", ...}.  The program and
-all that it started in its group are ended at the time limit, and also when standard input ends,
+all that it started are ended when it ends, at the time limit, and also when standard input ends,
 which is how the agent learns that the host has gone away.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -29,11 +30,13 @@ from pathlib import Path
 from typing import IO, Any
 
 SYS_FINIT_MODULE = 313  # x86_64
+PR_SET_CHILD_SUBREAPER = 36
 ICD_FILE = Path("/etc/OpenCL/vendors/wormhole.icd")
 DEVICE_PATTERN = "wormhole*"
 DEVICE_WAIT_S = 5.0
 POLL_S = 0.02
 KILL_GRACE_S = 2.0
+STRAY_ROUNDS_MAX = 100
 REQUEST_BYTES_MAX = 1 << 20
 READ_BYTES = 65536
 LINE_BYTES_MAX = 1 << 20
@@ -206,6 +209,7 @@ class Runner:
 
     def run(self) -> int:
         """Run it; the exit status of the agent is 0 whatever the program's was."""
+        adopt_orphans()
         started_s = time.monotonic()
         try:
             process = subprocess.Popen(
@@ -227,6 +231,7 @@ class Runner:
             kill_group(process.pid)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
+        kill_strays()
         for stream in self._lines:
             self._take(stream, b"", last=True)
         _print(
@@ -331,6 +336,39 @@ def kill_group(group: int) -> None:
     while time.monotonic() < deadline_s and _group_runs(group):
         time.sleep(POLL_S)
     _signal_group(group, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what the program leaves behind, so that it can be found and ended."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise AgentError(f"prctl: {os.strerror(ctypes.get_errno())}")
+
+
+def kill_strays() -> None:
+    """End what left the program's group, daemons for instance.
+
+    Children of those become ours when they die: hence the rounds, bounded against a fork bomb.
+    """
+    for _ in range(STRAY_ROUNDS_MAX):
+        strays = _children(os.getpid())
+        if not strays:
+            return
+        for pid in strays:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in strays:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def _children(parent: int) -> list[int]:
+    children = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        fields = _read(str(stat)).rpartition(")")[2].split()
+        if len(fields) > 1 and int(fields[1]) == parent:
+            children.append(int(stat.parent.name))
+    return children
 
 
 def _signal_group(group: int, number: int) -> bool:

@@ -122,6 +122,13 @@ def test_a_child_that_keeps_the_pipe_open_does_not_hold_the_end_up() -> None:
     assert wait_until_gone(int(events[0]["text"]))
 
 
+def test_a_daemon_does_not_outlive_the_program() -> None:
+    script = "setsid sh -c 'echo $$; exec sleep 300' & sleep 0.5"
+    *events, end = run(["sh", "-c", script])
+    assert end["reason"] == "ended"
+    assert wait_until_gone(int(events[0]["text"]))
+
+
 def test_a_host_that_goes_away_ends_the_program() -> None:
     argv = ["sh", "-c", "echo $$; exec sleep 300"]
     process = start({"argv": argv, "timeout_s": 200, "user": user_name(), "cwd": "/"})

@@ -280,9 +280,15 @@ class _Starter:
 
     def start(self) -> tuple[subprocess.Popen[bytes], VmFacts, KeyPair]:
         """Start QEMU and wait until the guest's sshd listens."""
-        self._run_dir.mkdir(parents=True, exist_ok=True)
-        _clean(self._run_dir)
-        self._write_initrd()
+        try:
+            self._run_dir.mkdir(parents=True, exist_ok=True)
+            _clean(self._run_dir)
+            self._write_initrd()
+        except OSError as error:
+            raise TestbedError(
+                f"cannot prepare VM {self._config.name} in {self._run_dir}: {error}",
+                "free some space, or choose another directory",
+            ) from error
         for attempt in range(PORT_TRIES):
             port = self._config.ssh_port or free_port()
             started_s = time.monotonic()

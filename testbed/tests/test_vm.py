@@ -266,6 +266,15 @@ class TestEnds:
             pass
         assert sorted(path.name for path in tmp_path.iterdir()) == ["console.log", "qemu.log"]
 
+    def test_a_run_directory_that_cannot_be_made(self, image: GuestImage, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        run_dir = tmp_path / "file" / "run"
+        with (
+            pytest.raises(TestbedError, match=f"cannot prepare VM guest in {run_dir}"),
+            boot(VmConfig(), run_dir, image),
+        ):
+            pass
+
     def test_a_port_in_use_is_named(self, image: GuestImage, tmp_path: Path) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
