@@ -56,7 +56,7 @@ def test_a_program_reaches_a_worker(tmp_path: Path) -> None:
     from testbed.machine.native_build import native_build
 
     stats = tmp_path / "stats.jsonl"
-    bench = [str(native_build().bench), "--calls", "100", "--blocks", "1"]
+    bench = [str(native_build().bench), "--calls", "100", "--blocks", "10"]
     for system in ("wormhole", "tcp-sync"):
         stats.unlink(missing_ok=True)
         assert execute(bench, system, "process", stats=stats, backend="null") == 0
