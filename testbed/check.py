@@ -54,7 +54,9 @@ def _linters() -> None:
     _step("ruff format", [python, "-m", "ruff", "format", "-q", "--check", "."], LINTER_LIMIT_S)
     _step("mypy", [python, "-m", "mypy", "--no-error-summary"], LINTER_LIMIT_S)
     files = [str(path) for path in c_sources()]
-    _step("clang-format", ["clang-format", "--dry-run", "-Werror", *files], LINTER_LIMIT_S)
+    # The version that pyproject.toml pins, beside the interpreter: layouts differ between versions.
+    clang_format = str(Path(python).with_name("clang-format"))
+    _step("clang-format", [clang_format, "--dry-run", "-Werror", *files], LINTER_LIMIT_S)
 
 
 def _pytest(*arguments: str) -> list[str]:
