@@ -194,13 +194,17 @@ static void update(struct pending_read *read, cl_command_queue finished)
     }
     if (read->queue == finished) {
         status = CL_COMPLETE;
+    } else if (read->event == NULL) {
+        status = wh_cl->clFinish(read->queue) == CL_SUCCESS ? CL_COMPLETE : CL_OUT_OF_RESOURCES;
     } else if (wh_cl->clGetEventInfo(read->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status),
                                      &status, NULL) != CL_SUCCESS) {
         status = CL_QUEUED;
     }
     if (status <= CL_COMPLETE) {
         read->flag = status == CL_COMPLETE ? READ_DONE : READ_FAILED;
-        wh_cl->clReleaseEvent(read->event);
+        if (read->event != NULL) {
+            wh_cl->clReleaseEvent(read->event);
+        }
         read->event = NULL;
     }
 }

@@ -81,7 +81,9 @@ static cl_int read_started(struct wh_request *request, const struct transfer *tr
         error = wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, CL_SUCCESS);
     }
     if (wh_cl_add_read(id, transfer->queue, event, to, transfer->size, token) != 0) {
-        wh_cl->clReleaseEvent(event);
+        if (event != NULL) {
+            wh_cl->clReleaseEvent(event);
+        }
         error = CL_OUT_OF_HOST_MEMORY;
     }
     return error;
@@ -97,11 +99,14 @@ static int read_later(struct wh_request *request, uint16_t opcode, struct transf
     if (wh_request_failed(request) || to == NULL || size < transfer->size) {
         return -EBADMSG;
     }
+    /* A replay adds no event that the application did not ask for: it would be a call more. */
+    bool watched = transfer->created != 0 || !wh_cl_requests_stay;
     cl_int error = transfer->error;
     if (error == CL_SUCCESS) {
         error = wh_cl->clEnqueueReadBuffer(transfer->queue, transfer->mem, CL_FALSE,
                                            transfer->offset, transfer->size, to,
-                                           transfer->wait_count, transfer->wait_list, &event);
+                                           transfer->wait_count, transfer->wait_list,
+                                           watched ? &event : NULL);
     }
     if (error == CL_SUCCESS) {
         error = read_started(request, transfer, event, id, to, token);
