@@ -349,7 +349,22 @@ def _aligned(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """What is too long for a column: the jails of the workers, one line for each that differs."""
+    """What is too long for a column."""
+    notes = _jail_notes(comparison)
+    if comparison.group.placement == "guest":
+        notes.append(
+            "client: as the guest's kernel counts it, with the time in which the host ran others; "
+            "what the host spent on the guest is VM"
+        )
+    if any(row.means["device_wakes"] is not None for row in comparison.rows):
+        notes.append(
+            "the device also counts what driver and supervisor send when a session opens and ends"
+        )
+    return notes
+
+
+def _jail_notes(comparison: Comparison) -> list[str]:
+    """The jails of the workers, one line for each that differs."""
     jails: dict[str, list[str]] = {}
     for row in comparison.rows:
         if row.facts["jail"] != MISSING:

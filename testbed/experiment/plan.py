@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from testbed.experiment.experiment import Experiment, Part, SystemChoice, WorkloadChoice
 
 #: Rough seconds for the estimate of a dry run, before anything was measured.
-ESTIMATE_PROCESS_S = {"application": 12.0, "replay": 6.0}
-ESTIMATE_GUEST_S = {"application": 120.0, "replay": 15.0}
+ESTIMATE_PROCESS_S = {"application": 5.0, "replay": 3.0}
+ESTIMATE_GUEST_S = {"application": 40.0, "replay": 8.0}
 ESTIMATE_BOOT_S = 25.0
 
 
