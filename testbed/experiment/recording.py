@@ -21,6 +21,7 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.experiment.events import read_events
+from testbed.experiment.execute import client_environment
 from testbed.experiment.gate import check_trajectory
 from testbed.experiment.prepare import Bundle, conditions, kernel_cache_seed, reference
 from testbed.experiment.program import last_line, run_program
@@ -74,13 +75,15 @@ def record_bundle(bundle: Bundle) -> Recording:
     if isinstance(bundle.workload.task, Model):
         inputs["accelerator"] = json.dumps(conditions(bundle), sort_keys=True)
 
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+
     def build(directory: Path) -> None:
         path = directory / RECORDING_NAME
         with tempfile.TemporaryDirectory(prefix="wormhole-record-") as folder:
             logs = Path(folder)
             record_program(
                 bundle.argv(bundle.directory, sys.executable),
-                bundle.environment(bundle.directory),
+                {**kept, **bundle.environment(bundle.directory)},
                 path,
                 logs,
                 float(bundle.workload.timeout_s),
@@ -119,10 +122,7 @@ def record_program(
         end = run_program(
             argv,
             {
-                **_clean(environment),
-                **system(RECORD_SYSTEM).environment(server.tcp_url, server.token),
-                # The loader wants a slash behind the name of a folder.
-                "OCL_ICD_VENDORS": f"{vendors}/",
+                **client_environment(environment, system(RECORD_SYSTEM), server, vendors),
                 "WORMHOLE_MARK_LIB": str(native.library),
                 "WORMHOLE_RECORD": str(path.absolute()),
             },
@@ -257,15 +257,6 @@ def _check_run(bundle: Bundle, output: Path) -> None:
             f"the recorded run of {workload.name} is wrong: {verdict.reason}",
             f"compare with ./inv exec --system native: forwarding under {RECORD_SYSTEM} is broken",
         )
-
-
-def _clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without switches of ours that were set for something else."""
-    kept = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/")}
-    return {
-        **kept,
-        **{name: value for name, value in environment.items() if not name.startswith("WORMHOLE_")},
-    }
 
 
 def _torn(path: Path, number: int, problem: str) -> TestbedError:

@@ -1,0 +1,203 @@
+"""Replays one recording by hand, outside any experiment, and says whether every byte was equal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from testbed.errors import TestbedError
+from testbed.experiment.execute import (
+    GUEST_DEVICE,
+    GUEST_HOST_ADDRESS,
+    REGION_BYTES,
+    cleaned,
+    client_environment,
+)
+from testbed.experiment.gate import Verdict, check_replay
+from testbed.experiment.prepare import kernel_cache_seed
+from testbed.experiment.program import last_line, run_program
+from testbed.experiment.recording import Recording, read_recording
+from testbed.experiment.systems import PLACEMENTS, System
+from testbed.machine.host_server import HostServerConfig, host_server
+from testbed.machine.native_build import NativeBuild, native_build
+
+REPLAY_TIMEOUT_S = 600.0
+GUEST_FOLDER = PurePosixPath("/opt/wormhole/replay")
+
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What came out: the verdict, the client's events and the stub's counters (none natively)."""
+
+    recording: Recording
+    verdict: Verdict
+    events: Sequence[Event]
+    stub: Sequence[Event]
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class _Run:
+    status: int
+    output: str
+    stub: str
+    complaint: str
+    wall_s: float
+
+
+def replay_recording(
+    path: Path,
+    chosen: System,
+    placement: str,
+    logs: Path,
+    timeout_s: float = REPLAY_TIMEOUT_S,
+    say: Callable[[str], None] = lambda text: None,
+) -> Replayed:
+    """Send a recording's calls again under a system; logs are left in `logs`.
+
+    Raises TestbedError if the replay could not be carried out; outputs that differ are a verdict.
+    """
+    if placement not in PLACEMENTS:
+        raise TestbedError(f"unknown placement {placement!r}", f"one of: {', '.join(PLACEMENTS)}")
+    if placement == "guest" and chosen.is_native:
+        raise TestbedError(
+            "native has no guest placement: the guest has no accelerator of its own",
+            "replay with --placement process, or under another system",
+        )
+    recording = read_recording(path)
+    native = native_build()
+    logs.mkdir(parents=True, exist_ok=True)
+    if placement == "guest":
+        run = _in_guest(recording, chosen, native, logs, timeout_s, say)
+    else:
+        run = _on_host(recording, chosen, native, logs, timeout_s)
+    events = _json_lines(run.output)
+    result = next((event for event in events if event.get("event") == "result"), None)
+    if result is None:
+        raise TestbedError(
+            f"the replay of {path} ended with status {run.status}: "
+            f"{run.complaint or 'it said nothing'}",
+            f"see {logs}",
+        )
+    verdict = check_replay(result, recording.calls)
+    if verdict.passed and run.status != 0:
+        verdict = Verdict(False, verdict.compared, f"the replay ended with status {run.status}")
+    return Replayed(recording, verdict, events, _json_lines(run.stub), run.wall_s)
+
+
+def _on_host(
+    recording: Recording, chosen: System, native: NativeBuild, logs: Path, timeout_s: float
+) -> _Run:
+    argv = [str(native.replay), str(recording.path.absolute()), "--json"]
+    stdout, stderr, stats = logs / "stdout.log", logs / "stderr.log", logs / "stub.jsonl"
+    stats.unlink(missing_ok=True)
+    with _host_environment(chosen, native, logs, stats) as environment:
+        end = run_program(argv, environment, logs, stdout, stderr, timeout_s)
+    if end.timed_out:
+        raise _too_slow(recording, timeout_s, logs)
+    return _Run(
+        end.status,
+        stdout.read_text(encoding="utf-8", errors="replace"),
+        stats.read_text(encoding="utf-8") if stats.exists() else "",
+        last_line(stderr),
+        end.wall_s,
+    )
+
+
+@contextlib.contextmanager
+def _host_environment(
+    chosen: System, native: NativeBuild, logs: Path, stats: Path
+) -> Iterator[dict[str, str]]:
+    """The environment of a client on the host, with the server that it needs."""
+    if chosen.is_native:
+        yield {**cleaned(os.environ), "POCL_CACHE_DIR": str(kernel_cache_seed())}
+        return
+    tcp = chosen.transport == "tcp"
+    vendors = logs / "vendors"
+    vendors.mkdir(exist_ok=True)
+    (vendors / "wormhole.icd").write_text(f"{native.library}\n", encoding="utf-8")
+    config = HostServerConfig(
+        unix=not tcp, tcp=tcp, worker=native.worker, cache_seed=kernel_cache_seed()
+    )
+    with host_server(config, logs / "server") as server:
+        yield {
+            **client_environment(os.environ, chosen, server, vendors),
+            "WORMHOLE_MARK_LIB": str(native.library),
+            "WORMHOLE_STATS": str(stats),
+        }
+
+
+def _in_guest(
+    recording: Recording,
+    chosen: System,
+    native: NativeBuild,
+    logs: Path,
+    timeout_s: float,
+    say: Callable[[str], None],
+) -> _Run:
+    # Imported here, so that process placement works where no guest ever could.
+    from testbed.machine.guest import LIBRARY_PATH
+    from testbed.machine.image import guest_image
+    from testbed.machine.qemu_argv import Region, VmConfig
+    from testbed.machine.vm import boot
+
+    tcp = chosen.transport == "tcp"
+    image = guest_image()
+    config = HostServerConfig(
+        device=True, tcp=tcp, worker=native.worker, cache_seed=kernel_cache_seed()
+    )
+    with host_server(config, logs / "server") as server:
+        url = f"tcp:{GUEST_HOST_ADDRESS}:{server.tcp_port}" if tcp else GUEST_DEVICE
+        token = server.token if tcp else ""
+        vm_config = VmConfig(name="replay", region=Region(REGION_BYTES, server.device_socket))
+        say("booting a guest")
+        with boot(vm_config, logs / "vm", image) as vm:
+            say(f"guest up in {vm.facts.boot_s:.0f} s ({vm.facts.accelerator.upper()})")
+            vm.guest.load_driver(image.driver)
+            vm.guest.install_icd(native.library)
+            calls, client = GUEST_FOLDER / "calls.whrec", GUEST_FOLDER / "wormhole-replay"
+            vm.ssh.put({str(calls): recording.path, str(client): native.replay})
+            stats = "/tmp/wormhole-stats.jsonl"
+            begin_s = time.monotonic()
+            done = vm.guest.run(
+                [str(client), str(calls), "--json"],
+                {
+                    **chosen.environment(url, token),
+                    "WORMHOLE_MARK_LIB": LIBRARY_PATH,
+                    "WORMHOLE_STATS": stats,
+                },
+                cwd="/tmp",
+                timeout_s=timeout_s,
+            )
+            wall_s = time.monotonic() - begin_s
+            if done.reason == "timeout":
+                raise _too_slow(recording, timeout_s, logs)
+            stub = vm.ssh.run(["cat", stats]).stdout.decode("utf-8", errors="replace")
+    errors = [line for line in done.stderr.splitlines() if line.strip()]
+    output = "\n".join(json.dumps(event) for event in done.events)
+    return _Run(done.status, output, stub, errors[-1] if errors else "", wall_s)
+
+
+def _json_lines(text: str) -> list[Event]:
+    """The JSON objects among the lines."""
+    found: list[Event] = []
+    for line in text.splitlines():
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+    return found
+
+
+def _too_slow(recording: Recording, timeout_s: float, logs: Path) -> TestbedError:
+    return TestbedError(
+        f"the replay of {recording.path} was stopped at its limit of {timeout_s:.0f} s",
+        f"see {logs}",
+    )
