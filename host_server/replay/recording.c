@@ -1,8 +1,9 @@
 /*
  * recording.c - reads and checks a recorded call stream.
  *
- * Calls are sent again in the order in which they were published. A wait is moved to the place of its reply: a thread that
- * waited for what another thread did later would otherwise hold up the one thread of the replay for ever.
+ * Calls are sent again in the order in which they were published. A wait is moved to the place of
+ * its reply: a thread that waited for what another thread did later would otherwise hold up the one
+ * thread of the replay for ever.
  */
 #include "recording.h"
 
@@ -196,8 +197,8 @@ static int map_file(struct wh_recording *recording, const char *path, char *erro
     recording->file = MAP_FAILED;
     if (recording->file_bytes >= sizeof(struct wh_record_header)) {
         /* Populated: reading the file must not be part of what is measured. */
-        recording->file = mmap(NULL, recording->file_bytes, PROT_READ, MAP_PRIVATE | MAP_POPULATE,
-                               fd, 0);
+        recording->file =
+            mmap(NULL, recording->file_bytes, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
     }
     close(fd);
     if (recording->file == MAP_FAILED) {

@@ -1,5 +1,6 @@
 /*
- * recording.h - a recorded call stream in memory: requests in the order in which they are sent again, each with its reply.
+ * recording.h - a recorded call stream in memory: requests in the order in which they are sent
+ * again, each with its reply.
  */
 #ifndef WH_RECORDING_H
 #define WH_RECORDING_H
@@ -12,7 +13,7 @@ struct wh_reply_header;
 
 /* One thing to do: a call, or a mark (request NULL). */
 struct wh_recorded {
-    uint64_t entry; /* number in the file, from 0 */
+    uint64_t entry;                          /* number in the file, from 0 */
     const struct wh_request_header *request; /* arguments follow */
     const struct wh_reply_header *reply;     /* results follow */
     const char *label;

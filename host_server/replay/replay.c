@@ -1,9 +1,11 @@
 /*
- * replay.c - wormhole-replay FILE [--json] [--repeat N]: sends a recorded call stream again and checks every byte.
+ * replay.c - wormhole-replay FILE [--json] [--repeat N]: sends a recorded call stream again and
+ * checks every byte.
  *
- * It is the worker's skeleton run by a file: each recorded request is decoded and carried out by the worker's own code
- * against whatever OpenCL the loader finds - the machine's own, or our stub - and the reply that comes of it must equal
- * the recorded one. Answers that differ from run to run (spec: volatile) are not compared.
+ * It is the worker's skeleton run by a file: each recorded request is decoded and carried out by
+ * the worker's own code against whatever OpenCL the loader finds - the machine's own, or our stub -
+ * and the reply that comes of it must equal the recorded one. Answers that differ from run to run
+ * (spec: volatile) are not compared.
  *
  * Exit status: 0 all equal, 1 something differed, 2 could not be carried out.
  */
@@ -93,7 +95,8 @@ static void clean(char *to, size_t capacity, const char *text, size_t text_bytes
 
 typedef void (*mark_function)(const char *label);
 
-/* The stub's own mark, so that its counters have the same boundaries; NULL under the machine's own OpenCL. */
+/* The stub's own mark, so that its counters have the same boundaries; NULL under the machine's own
+ * OpenCL. */
 static mark_function find_mark(void)
 {
     const char *path = getenv("WORMHOLE_MARK_LIB");
@@ -227,10 +230,11 @@ static void report(const struct options *options, const struct totals *totals, u
                (unsigned long long)microseconds(&usage.ru_utime),
                (unsigned long long)microseconds(&usage.ru_stime));
     } else {
-        printf("%llu calls in %.3f s, %llu bytes compared, %llu replies not compared, %llu differ\n",
-               (unsigned long long)totals->calls, (double)wall_ns * 1e-9,
-               (unsigned long long)totals->compared_bytes,
-               (unsigned long long)totals->not_compared, (unsigned long long)totals->mismatches);
+        printf(
+            "%llu calls in %.3f s, %llu bytes compared, %llu replies not compared, %llu differ\n",
+            (unsigned long long)totals->calls, (double)wall_ns * 1e-9,
+            (unsigned long long)totals->compared_bytes, (unsigned long long)totals->not_compared,
+            (unsigned long long)totals->mismatches);
     }
     if (totals->mismatches > 0) {
         fprintf(stderr, "wormhole-replay: %s\n", totals->first);

@@ -53,8 +53,9 @@ int wh_cl_refuse_own(char *error, size_t error_bytes)
     if (dl_iterate_phdr(is_own, NULL) == 0) {
         return 0;
     }
-    snprintf(error, error_bytes, "the OpenCL loader found %s, which would forward to itself: set %s",
-             OWN_LIBRARY, "OCL_ICD_VENDORS to the real driver's vendor file");
+    snprintf(error, error_bytes,
+             "the OpenCL loader found %s, which would forward to itself: set %s", OWN_LIBRARY,
+             "OCL_ICD_VENDORS to the real driver's vendor file");
     return -ELOOP;
 }
 

@@ -1,5 +1,6 @@
 /*
- * opencl_backend.h - what the OpenCL skeletons share: the real library's functions, handles of requests, pending transfers.
+ * opencl_backend.h - what the OpenCL skeletons share: the real library's functions, handles of
+ * requests, pending transfers.
  */
 #ifndef WH_OPENCL_BACKEND_H
 #define WH_OPENCL_BACKEND_H
@@ -26,24 +27,29 @@ struct wh_cl_devices {
 };
 extern struct wh_cl_devices wh_cl_devices;
 
-/* Whether bytes of a request stay after the call (a replayed file); a worker copies what the device reads later. */
+/* Whether bytes of a request stay after the call (a replayed file); a worker copies what the device
+ * reads later. */
 extern bool wh_cl_requests_stay;
 
-/* Finds the functions and the platform, and gives the devices their handles. 0, or -errno with a line of text. */
+/* Finds the functions and the platform, and gives the devices their handles. 0, or -errno with a
+ * line of text. */
 int wh_cl_load(struct wh_session *session, char *error, size_t error_bytes);
 
-/* Refuses to go on with our own library behind the loader: it would forward to itself. 0 or -ELOOP with text. */
+/* Refuses to go on with our own library behind the loader: it would forward to itself. 0 or -ELOOP
+ * with text. */
 int wh_cl_refuse_own(char *error, size_t error_bytes);
 
 uint64_t wh_cl_device_handle(cl_device_id device); /* 0: none of ours */
 
-/* Object behind a handle; *error becomes the API's error for a wrong one, unless it is already set. */
+/* Object behind a handle; *error becomes the API's error for a wrong one, unless it is already set.
+ */
 void *wh_cl_object(struct wh_request *request, uint64_t handle, uint8_t kind, cl_int *error);
 
 /* A list of handles as objects, in memory that ends with the call. NULL and 0 for an empty one. */
 void **wh_cl_objects(struct wh_request *request, uint8_t kind, cl_uint *count, cl_int *error);
 
-/* Gives a new object its handle. Without success it passes the error on; a handle in use ends the session. */
+/* Gives a new object its handle. Without success it passes the error on; a handle in use ends the
+ * session. */
 cl_int wh_cl_register(struct wh_request *request, uint64_t handle, uint8_t kind, void *object,
                       cl_int error);
 
@@ -76,12 +82,14 @@ struct wh_cl_reads {
 
 void wh_cl_take_reads(struct wh_request *request, struct wh_cl_reads *reads);
 
-/* Finds out which are complete; all of `finished` (NULL: no queue) are. Then the reply: flags, own outs, data. */
+/* Finds out which are complete; all of `finished` (NULL: no queue) are. Then the reply: flags, own
+ * outs, data. */
 void wh_cl_look(struct wh_request *request, struct wh_cl_reads *reads, cl_command_queue finished);
 void wh_cl_reply_flags(struct wh_request *request, const struct wh_cl_reads *reads);
 void wh_cl_reply_reads(struct wh_request *request, const struct wh_cl_reads *reads);
 
-/* Whether a reply is different in every run, so that a replay must not compare it. items: the request's first words. */
+/* Whether a reply is different in every run, so that a replay must not compare it. items: the
+ * request's first words. */
 bool wh_cl_reply_volatile(uint16_t opcode, const uint64_t *items, size_t count);
 
 #endif

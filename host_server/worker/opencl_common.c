@@ -1,5 +1,6 @@
 /*
- * opencl_common.c - handles, errors and sizes of OpenCL requests; non-blocking reads until the client has their data.
+ * opencl_common.c - handles, errors and sizes of OpenCL requests; non-blocking reads until the
+ * client has their data.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -228,7 +229,8 @@ static bool asked(const struct wh_cl_reads *reads, uint64_t id)
     return false;
 }
 
-/* A client that has copied a read asks about it no more: what it was told of and does not ask about can go. */
+/* A client that has copied a read asks about it no more: what it was told of and does not ask about
+ * can go. */
 static void forget_told(struct wh_session *session, const struct wh_cl_reads *reads)
 {
     struct pending_read **link = &pending;

@@ -46,7 +46,8 @@ int wh_skeleton_clGetDeviceIDs(struct wh_request *request)
     return 0;
 }
 
-/* The client's property list with the real platform. NULL for none; a list that does not end fails the request. */
+/* The client's property list with the real platform. NULL for none; a list that does not end fails
+ * the request. */
 static const cl_context_properties *take_properties(struct wh_request *request)
 {
     size_t size_bytes = 0;
@@ -135,7 +136,8 @@ struct piece {
     size_t piece_bytes;
 };
 
-/* Initial data that came in pieces is written with a queue of its own: the client may have none yet. */
+/* Initial data that came in pieces is written with a queue of its own: the client may have none
+ * yet. */
 static cl_int write_piece(cl_context context, cl_mem buffer, const struct piece *piece)
 {
     cl_device_id devices[WH_CL_DEVICES_MAX];
@@ -182,8 +184,7 @@ static int create_buffer(struct wh_request *request, uint16_t opcode)
     uint64_t block = 0;
     uint64_t context = wh_take_u64(request);
     piece.context = wh_cl_object(request, context, WH_KIND_CONTEXT, &error);
-    piece.properties =
-        wh_take_blob(request, &properties_bytes, PROPERTIES_MAX * sizeof(uint64_t));
+    piece.properties = wh_take_blob(request, &properties_bytes, PROPERTIES_MAX * sizeof(uint64_t));
     piece.flags = wh_take_u64(request);
     piece.size = wh_take_u64(request);
     piece.created = wh_take_u64(request);

@@ -75,7 +75,8 @@ struct packed_argument {
     uint64_t size;
 };
 
-/* Walks a packed list; with a kernel it sets the arguments, without it only checks. False: malformed. */
+/* Walks a packed list; with a kernel it sets the arguments, without it only checks. False:
+ * malformed. */
 static bool walk_arguments(struct wh_request *request, cl_kernel kernel, const uint8_t *bytes,
                            size_t size_bytes, cl_int *error)
 {
@@ -93,8 +94,8 @@ static bool walk_arguments(struct wh_request *request, cl_kernel kernel, const u
             return false;
         }
         if (kernel != NULL && *error == CL_SUCCESS) {
-            *error = set_argument(request, kernel, header.index, header.sort, header.size,
-                                  bytes + used);
+            *error =
+                set_argument(request, kernel, header.index, header.sort, header.size, bytes + used);
         }
         used += (needed + 7) & ~(uint64_t)7;
     }
@@ -156,12 +157,11 @@ static cl_int run(struct wh_request *request, struct launch *launch, uint16_t op
         error = wh_cl->clEnqueueTask(launch->queue, launch->kernel, launch->wait_count,
                                      launch->wait_list, wanted);
     } else if (error == CL_SUCCESS) {
-        error = wh_cl->clEnqueueNDRangeKernel(
-            launch->queue, launch->kernel, launch->dimensions,
-            (launch->given & 1u) != 0 ? launch->offset : NULL,
-            (launch->given & 2u) != 0 ? launch->global : NULL,
-            (launch->given & 4u) != 0 ? launch->local : NULL, launch->wait_count,
-            launch->wait_list, wanted);
+        error = wh_cl->clEnqueueNDRangeKernel(launch->queue, launch->kernel, launch->dimensions,
+                                              (launch->given & 1u) != 0 ? launch->offset : NULL,
+                                              (launch->given & 2u) != 0 ? launch->global : NULL,
+                                              (launch->given & 4u) != 0 ? launch->local : NULL,
+                                              launch->wait_count, launch->wait_list, wanted);
     }
     return wh_cl_register(request, launch->created, WH_KIND_EVENT, event, error);
 }

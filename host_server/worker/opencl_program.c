@@ -182,8 +182,7 @@ int wh_skeleton_clCreateKernelsInProgram(struct wh_request *request)
     size_t handles_bytes = 0;
     uint64_t handle = wh_take_u64(request);
     cl_program program = wh_cl_object(request, handle, WH_KIND_PROGRAM, &error);
-    const uint64_t *handles =
-        wh_take_blob(request, &handles_bytes, KERNELS_MAX * sizeof(uint64_t));
+    const uint64_t *handles = wh_take_blob(request, &handles_bytes, KERNELS_MAX * sizeof(uint64_t));
     cl_uint wanted = (cl_uint)(handles_bytes / sizeof(uint64_t));
     if (wh_request_failed(request)) {
         return -EBADMSG;

@@ -103,10 +103,9 @@ static int read_later(struct wh_request *request, uint16_t opcode, struct transf
     bool watched = transfer->created != 0 || !wh_cl_requests_stay;
     cl_int error = transfer->error;
     if (error == CL_SUCCESS) {
-        error = wh_cl->clEnqueueReadBuffer(transfer->queue, transfer->mem, CL_FALSE,
-                                           transfer->offset, transfer->size, to,
-                                           transfer->wait_count, transfer->wait_list,
-                                           watched ? &event : NULL);
+        error = wh_cl->clEnqueueReadBuffer(
+            transfer->queue, transfer->mem, CL_FALSE, transfer->offset, transfer->size, to,
+            transfer->wait_count, transfer->wait_list, watched ? &event : NULL);
     }
     if (error == CL_SUCCESS) {
         error = read_started(request, transfer, event, id, to, token);
@@ -136,7 +135,8 @@ int wh_skeleton_clEnqueueMapBuffer(struct wh_request *request)
     return read_buffer(request, WH_OP_clEnqueueMapBuffer);
 }
 
-/* Data that the device has not read yet: an arena block of the client, or a copy of bytes that came inline. */
+/* Data that the device has not read yet: an arena block of the client, or a copy of bytes that came
+ * inline. */
 struct pending_write {
     struct pending_write *next;
     struct wh_session *session;
@@ -149,7 +149,8 @@ struct pending_write {
 static struct pending_write *writes;
 static pthread_mutex_t writes_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Runs in a thread of the real library, which may hold locks of the event: it only gives the client's block back. */
+/* Runs in a thread of the real library, which may hold locks of the event: it only gives the
+ * client's block back. */
 static void CL_CALLBACK write_done(cl_event event, cl_int status, void *data)
 {
     struct pending_write *write = data;
@@ -206,7 +207,8 @@ static void free_write(struct pending_write *write)
     free(write);
 }
 
-/* The event is given over. Without callbacks in the library the data's end can only be waited for. */
+/* The event is given over. Without callbacks in the library the data's end can only be waited for.
+ */
 static void watch_write(struct pending_write *write, cl_event event)
 {
     write->event = event;
@@ -223,8 +225,8 @@ static void watch_write(struct pending_write *write, cl_event event)
 static cl_int enqueue_write(const struct transfer *transfer, const void *from, cl_event *event)
 {
     return wh_cl->clEnqueueWriteBuffer(transfer->queue, transfer->mem, transfer->blocking,
-                                       transfer->offset, transfer->size, from,
-                                       transfer->wait_count, transfer->wait_list, event);
+                                       transfer->offset, transfer->size, from, transfer->wait_count,
+                                       transfer->wait_list, event);
 }
 
 static cl_int write_now(struct wh_request *request, const struct transfer *transfer,
@@ -371,10 +373,10 @@ int wh_skeleton_clEnqueueReadBufferRect(struct wh_request *request)
     cl_int error = base->error;
     if (error == CL_SUCCESS) {
         wh_block_begin(request->session);
-        error = wh_cl->clEnqueueReadBufferRect(
-            base->queue, base->mem, CL_TRUE, rectangle.origin, zero, rectangle.region,
-            rectangle.row_pitch, rectangle.slice_pitch, 0, 0, to, base->wait_count, base->wait_list,
-            base->created == 0 ? NULL : &event);
+        error = wh_cl->clEnqueueReadBufferRect(base->queue, base->mem, CL_TRUE, rectangle.origin,
+                                               zero, rectangle.region, rectangle.row_pitch,
+                                               rectangle.slice_pitch, 0, 0, to, base->wait_count,
+                                               base->wait_list, base->created == 0 ? NULL : &event);
         wh_block_end(request->session);
     }
     error = wh_cl_register(request, base->created, WH_KIND_EVENT, event, error);

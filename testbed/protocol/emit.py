@@ -1,4 +1,4 @@
-"""Shared pieces of the C emitters: banner, declarations, how one argument is put on and taken off the wire."""
+"""Shared pieces of the C emitters: banner, declarations, names."""
 
 from __future__ import annotations
 

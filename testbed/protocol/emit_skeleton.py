@@ -1,11 +1,10 @@
-"""C of the server side: one skeleton a function, dispatch by opcode, the table of backend functions, names of opcodes."""
+"""C of the server side: skeletons, dispatch by opcode, the table of backend functions, names."""
 
 from __future__ import annotations
 
 from testbed.protocol.emit import (
     banner,
     element_type,
-    functions_with,
     kind_macro,
     out_arguments,
     wrapped,
@@ -50,8 +49,7 @@ def _core_skeleton(function: Function) -> str:
         elif argument.in_bytes:
             body.append(f"    size_t {name}_bytes = 0;\n    uint64_t {name}_block = 0;")
             body.append(
-                f"    {argument.declaration} ="
-                f" wh_take_bulk(request, &{name}_bytes, &{name}_block);"
+                f"    {argument.declaration} = wh_take_bulk(request, &{name}_bytes, &{name}_block);"
             )
         else:
             body.append(f"    {argument.type} {name} = wh_take_u64(request);")
@@ -96,12 +94,13 @@ def _dispatch(name: str, functions: tuple[Function, ...] | list[Function]) -> st
 def parts_header() -> str:
     """Dispatchers of the single specs."""
     return (
-        banner("core.yaml, opencl.yaml") + "#ifndef WH_SKELETON_PARTS_H\n#define WH_SKELETON_PARTS_H\n\n"
+        banner("core.yaml, opencl.yaml")
+        + "#ifndef WH_SKELETON_PARTS_H\n#define WH_SKELETON_PARTS_H\n\n"
         "#include <stdint.h>\n\nstruct wh_request;\n\n"
         "/* Each returns 0 or -errno; -ENOSYS for an opcode that is not of its spec. */\n"
         "int wh_dispatch_core(uint16_t opcode, struct wh_request *request);\n"
         "int wh_dispatch_opencl(uint16_t opcode, struct wh_request *request);\n\n"
-        "/* Name of a function by opcode; \"?\" if there is none. */\n"
+        '/* Name of a function by opcode; "?" if there is none. */\n'
         "const char *wh_opcode_name(uint16_t opcode);\n\n#endif\n"
     )
 
@@ -119,11 +118,14 @@ def dispatch_source() -> str:
 
 def names_source(apis: list[Api]) -> str:
     """Names of all opcodes."""
-    out = [banner("core.yaml, opencl.yaml"), '#include "wh_skeleton_parts.h"\n#include "wh_wire.h"\n\n']
+    out = [
+        banner("core.yaml, opencl.yaml"),
+        '#include "wh_skeleton_parts.h"\n#include "wh_wire.h"\n\n',
+    ]
     out.append("const char *wh_opcode_name(uint16_t opcode)\n{\n    switch (opcode) {\n")
     for api in apis:
         for function in api.functions:
-            out.append(f"    case WH_OP_{function.name}:\n        return \"{function.name}\";\n")
+            out.append(f'    case WH_OP_{function.name}:\n        return "{function.name}";\n')
     out.append('    default:\n        return "?";\n    }\n}\n')
     return "".join(out)
 
@@ -265,7 +267,9 @@ def _execute(function: Function) -> list[str]:
         first = function.args[0]
         kind = kind_macro(first.handle)
         lines.append("    if (last) {")
-        lines.append(f"        wh_handle_remove(request->session, {first.name}_handle, {kind});\n    }}")
+        lines.append(
+            f"        wh_handle_remove(request->session, {first.name}_handle, {kind});\n    }}"
+        )
         lines.append("    wh_cl_forget(request, forgotten, forgotten_bytes);")
     lines.append("    if (error == CL_SUCCESS) {")
     if function.blocks == "true":
@@ -289,8 +293,8 @@ def _execute(function: Function) -> list[str]:
         hide = [
             f"    static const cl_uint opaque[] = {{{names}}};",
             "    if (error == CL_SUCCESS) {",
-            "        wh_cl_hide(param_name, opaque, sizeof(opaque) / sizeof(opaque[0]), param_value,",
-            "                   written);\n    }",
+            "        wh_cl_hide(param_name, opaque, sizeof(opaque) / sizeof(opaque[0]),",
+            "                   param_value, written);\n    }",
         ]
         position = next(i for i, line in enumerate(lines) if "wh_cl_reply_error" in line)
         lines[position:position] = hide
@@ -325,7 +329,10 @@ def _volatile(api: Api) -> str:
             out.append("        return true;\n")
             continue
         place = [argument.name for argument in function.args].index("param_name")
-        tests = " ||\n               ".join(f"items[{place}] == {name}" for name in function.volatile)
+        tests = " ||\n               ".join(
+            f"items[{place}] == {name}" for name in function.volatile
+        )
         out.append(f"        return count > {place} &&\n               ({tests});\n")
-    out.append("    default:\n        (void)items;\n        (void)count;\n        return false;\n    }\n}\n")
+    out.append("    default:\n        (void)items;\n        (void)count;\n")
+    out.append("        return false;\n    }\n}\n")
     return "".join(out)

@@ -11,7 +11,6 @@ from testbed.protocol.emit import (
 )
 from testbed.protocol.spec import Api, Argument, Function
 
-
 # All of the API is forwarded, so its deprecated parts are no mistake here.
 TARGET = (
     "#ifndef CL_TARGET_OPENCL_VERSION\n#define CL_TARGET_OPENCL_VERSION 300\n"
@@ -35,7 +34,10 @@ def core_header(api: Api) -> str:
 
 def core_source(api: Api) -> str:
     """Stubs of the runtime's own calls."""
-    out = [banner("core.yaml"), '#include "call.h"\n#include "wh_core_stub.h"\n#include "wh_wire.h"\n']
+    out = [
+        banner("core.yaml"),
+        '#include "call.h"\n#include "wh_core_stub.h"\n#include "wh_wire.h"\n',
+    ]
     out.extend("\n" + _core_stub(function) for function in api.functions)
     return "".join(out)
 
@@ -64,7 +66,7 @@ def _core_stub(function: Function) -> str:
 
 
 def _core_get(argument: Argument) -> str:
-    """Values of the runtime's own calls are plain items of the reply: nobody passes NULL for them."""
+    """Values of the runtime's own calls are plain items of the reply: NULL is never passed."""
     if argument.out == "value":
         return f"    *{argument.name} = wh_get_u64(&call);"
     return _get(argument)
@@ -106,7 +108,9 @@ def _get(argument: Argument) -> str:
 def opencl_header(api: Api) -> str:
     """Kinds of handles, prototypes of the stubs written by hand."""
     out = [banner("opencl.yaml"), "#ifndef WH_OPENCL_STUB_H\n#define WH_OPENCL_STUB_H\n\n"]
-    out.append(TARGET + "#include <CL/cl_icd.h>\n\n/* The dispatch table that every object points to. */\n")
+    out.append(
+        TARGET + "#include <CL/cl_icd.h>\n\n/* The dispatch table that every object points to. */\n"
+    )
     out.append("extern const cl_icd_dispatch wh_cl_dispatch;\n\n/* Written by hand: */\n")
     for function in api.functions:
         if function.manual_stub:

@@ -1,6 +1,6 @@
 """Generates the C view of the specs: `python -m testbed.protocol.generate [--out build/generated]`.
 
-A file is rewritten only when its content changes, so that a build sees no change where there is none.
+A file is rewritten only when its content changes: a build sees no change where there is none.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ TYPES = {
 
 
 def wire_header(wire: Wire, opcodes: list[tuple[str, int]], hash_value: int) -> str:
-    """Text of wh_wire.h: constants, enums, structures, opcodes; for user space and for the kernel."""
+    """Text of wh_wire.h: constants, enums, structures, opcodes; also for the kernel."""
     out = [banner("wire.yaml, core.yaml, opencl.yaml")]
     out.append("#ifndef WH_WIRE_H\n#define WH_WIRE_H\n\n")
     out.append("#ifdef __KERNEL__\n#include <linux/build_bug.h>\n#include <linux/stddef.h>\n")
-    out.append("#include <linux/types.h>\n#else\n#include <stddef.h>\n#include <stdint.h>\n#endif\n\n")
+    out.append(
+        "#include <linux/types.h>\n#else\n#include <stddef.h>\n#include <stdint.h>\n#endif\n\n"
+    )
     out.append(f"#define WH_SPEC_HASH {hash_value:#018x}ULL\n\n")
     for constant in wire.constants:
         out.append(_comment(constant.doc))
@@ -71,7 +73,9 @@ def _struct(struct: Struct) -> str:
         out.append(f"    {TYPES[field.type]} {field.name}{array};{doc}\n")
     out.append("};\n")
     name = f"struct wh_{struct.name}"
-    out.append(f'_Static_assert(sizeof({name}) == {struct.size_bytes}, "size of wh_{struct.name}");\n')
+    out.append(
+        f'_Static_assert(sizeof({name}) == {struct.size_bytes}, "size of wh_{struct.name}");\n'
+    )
     for field in struct.fields:
         out.append(
             f"_Static_assert(offsetof({name}, {field.name}) == {field.offset_bytes},\n"

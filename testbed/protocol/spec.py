@@ -169,7 +169,7 @@ def _load_struct(path: Path, entry: dict[str, Any]) -> Struct:
         largest = max(largest, unit)
     if offset % largest != 0:
         raise TestbedError(
-            f"{path.name}: $.structs({entry['name']}): size {offset} is not a multiple of {largest}",
+            f"{path.name}: $.structs({entry['name']}): size {offset} is no multiple of {largest}",
             "write the padding at the end out",
         )
     _refuse_duplicates(path, f"$.structs({entry['name']})", [f.name for f in fields])
@@ -196,7 +196,7 @@ class Handle:
 
 @dataclass(frozen=True)
 class Argument:
-    """One parameter of a function. Exactly one of the descriptions after `callback` applies, else it is a value."""
+    """One parameter of a function: what one of the keys after `callback` says, else a value."""
 
     name: str
     type: str
@@ -304,7 +304,8 @@ def _check_function(path: Path, api: Api, function: Function) -> None:
     for argument in function.args:
         if argument.count and argument.count not in names:
             raise TestbedError(
-                f"{path.name}: {where}.args({argument.name}): count {argument.count!r} is no argument",
+                f"{path.name}: {where}.args({argument.name}): count {argument.count!r} is no "
+                "argument",
                 f"one of {', '.join(names)}",
             )
     if function.blocks not in ("", "true") and function.blocks not in names:

@@ -1,4 +1,4 @@
-"""The Python view of wire.yaml: packs, unpacks and pokes the structures that C lays over the same bytes."""
+"""The Python view of wire.yaml: packs, unpacks and pokes the structures of the C side."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ class View:
             raise ValueError(f"{self.definition.name}.{name} needs bytes")
         struct.pack_into("<" + _CODES[entry.type], buffer, base + entry.offset_bytes, value)
 
-    def _load(
-        self, buffer: bytes | bytearray | memoryview, base: int, entry: Field
-    ) -> int | bytes:
+    def _load(self, buffer: bytes | bytearray | memoryview, base: int, entry: Field) -> int | bytes:
         if entry.count > 1:
             start = base + entry.offset_bytes
             return bytes(buffer[start : start + entry.count])

@@ -1,5 +1,6 @@
 /*
- * buffer.c - making buffers. Host memory is copied to the server: a pointer of the application means nothing there.
+ * buffer.c - making buffers. Host memory is copied to the server: a pointer of the application
+ * means nothing there.
  */
 #include "object.h"
 
@@ -60,8 +61,7 @@ static cl_int create(uint16_t opcode, const struct wh_cl_object *object, cl_cont
     size_t limit = wh_bulk_limit();
     size_t left = host_ptr == NULL ? 0 : size;
     struct piece piece = {.offset = 0, .size = left < limit ? left : limit};
-    cl_int error =
-        send_piece(opcode, object, context, properties, flags, size, host_ptr, piece);
+    cl_int error = send_piece(opcode, object, context, properties, flags, size, host_ptr, piece);
     while (error == CL_SUCCESS && left > piece.size) {
         left -= piece.size;
         piece.offset += piece.size;

@@ -13,7 +13,8 @@
 static uint32_t answered_serial; /* session that has said how many platforms there are */
 static cl_uint answered_count;
 
-/* Number of platforms: one, or none without a server. Asked once a session unless every call is a message. */
+/* Number of platforms: one, or none without a server. Asked once a session unless every call is a
+ * message. */
 static cl_int count_platforms(bool may_keep, cl_uint *count)
 {
     struct wh_call call;

@@ -1,5 +1,6 @@
 /*
- * info.c - queries: what the stub knows itself, what it has asked before, and the question to the server.
+ * info.c - queries: what the stub knows itself, what it has asked before, and the question to the
+ * server.
  */
 #include "object.h"
 
@@ -9,7 +10,8 @@
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
-#define FIRST_ASK_BYTES ((size_t)1024) /* fits the reply slot; longer answers are asked for again */
+#define FIRST_ASK_BYTES ((size_t)1024) /* fits the reply slot; longer answers are asked for again  \
+                                        */
 #define ANSWER_BYTES_MAX ((size_t)64 << 20)
 
 struct wh_cl_info {
@@ -325,8 +327,8 @@ static cl_int ask_and_keep(const struct wh_cl_query *query)
 static bool may_keep(const struct wh_cl_query *query)
 {
     /* Depends on the arguments set so far. */
-    bool moves = query->opcode == WH_OP_clGetKernelWorkGroupInfo &&
-                 query->param == CL_KERNEL_LOCAL_MEM_SIZE;
+    bool moves =
+        query->opcode == WH_OP_clGetKernelWorkGroupInfo && query->param == CL_KERNEL_LOCAL_MEM_SIZE;
     return wh_local_answers() && query->cache != WH_CL_CACHE_NONE && !moves;
 }
 

@@ -1,8 +1,9 @@
 /*
  * launch.c - kernel arguments and launches.
  *
- * An argument whose shape (index, size, sort of value) the server has accepted once is kept here, and travels with the
- * next launch if it changed. A launch of a geometry that succeeded once goes one way.
+ * An argument whose shape (index, size, sort of value) the server has accepted once is kept here,
+ * and travels with the next launch if it changed. A launch of a geometry that succeeded once goes
+ * one way.
  */
 #include "object.h"
 
@@ -28,13 +29,13 @@ struct wh_cl_argument {
     size_t size;
     uint64_t handle;
     uint8_t small[16];
-    uint8_t *large;        /* values that do not fit */
+    uint8_t *large; /* values that do not fit */
     size_t large_capacity;
-    size_t accepted_size;  /* shape that the server has accepted */
+    size_t accepted_size; /* shape that the server has accepted */
     uint32_t accepted_kind;
     uint8_t accepted_sort;
     uint8_t sort;
-    bool dirty;            /* the server has an older value */
+    bool dirty; /* the server has an older value */
 };
 
 /* One item of a packed list: this header, then the bytes, padded to 8. */
@@ -78,7 +79,8 @@ static struct wh_cl_argument *argument_at(struct wh_cl_object *kernel, cl_uint i
     return &kernel->u.of_kernel.arguments[index];
 }
 
-/* What an application's value is: the stub has no signature, so a live object's pointer counts as that object. */
+/* What an application's value is: the stub has no signature, so a live object's pointer counts as
+ * that object. */
 struct value {
     enum sort sort;
     size_t size;
@@ -172,7 +174,8 @@ static cl_int send_argument(const struct wh_cl_object *kernel, cl_uint index,
     return wh_cl_call_error(&call);
 }
 
-/* Sends one argument by itself and remembers what the server accepted. The kernel's lock is held. */
+/* Sends one argument by itself and remembers what the server accepted. The kernel's lock is held.
+ */
 static cl_int set_in_full(struct wh_cl_object *kernel, cl_uint index,
                           struct wh_cl_argument *argument, const struct value *value)
 {
@@ -254,7 +257,8 @@ static uint8_t *pack(uint8_t *to, uint32_t index, const struct wh_cl_argument *a
     return to + size;
 }
 
-/* Puts the arguments that the server has not got, and takes them for sent. The kernel's lock is held. */
+/* Puts the arguments that the server has not got, and takes them for sent. The kernel's lock is
+ * held. */
 static cl_int put_dirty(struct wh_call *call, struct wh_cl_object *kernel)
 {
     uint8_t stack[PACKED_BYTES];
@@ -302,8 +306,8 @@ void wh_cl_send_arguments(cl_kernel kernel)
 {
     struct wh_cl_object *object = (struct wh_cl_object *)kernel;
     pthread_mutex_lock(&object->u.of_kernel.lock);
-    for (uint32_t i = 0; object->u.of_kernel.dirty_count > 0 &&
-                         i < object->u.of_kernel.argument_count; i++) {
+    for (uint32_t i = 0;
+         object->u.of_kernel.dirty_count > 0 && i < object->u.of_kernel.argument_count; i++) {
         struct wh_cl_argument *argument = &object->u.of_kernel.arguments[i];
         struct wh_call call;
         if (!argument->dirty || wh_call_begin(&call, WH_OP_clSetKernelArg) != 0) {
@@ -398,7 +402,8 @@ static cl_int enqueue(const struct launch *launch, cl_command_queue queue, cl_ke
     if (where->context != object->context) {
         return CL_INVALID_CONTEXT;
     }
-    if (!wh_cl_all_live((const void *const *)launch->wait_list, launch->wait_count, WH_KIND_EVENT)) {
+    if (!wh_cl_all_live((const void *const *)launch->wait_list, launch->wait_count,
+                        WH_KIND_EVENT)) {
         return CL_INVALID_EVENT_WAIT_LIST;
     }
     cl_int error = wh_cl_take_async();
@@ -415,12 +420,10 @@ static cl_int enqueue(const struct launch *launch, cl_command_queue queue, cl_ke
     return wh_cl_enqueued(created, error, event);
 }
 
-cl_int CL_API_CALL wh_stub_clEnqueueNDRangeKernel(cl_command_queue command_queue, cl_kernel kernel,
-                                                  cl_uint work_dim, const size_t *global_work_offset,
-                                                  const size_t *global_work_size,
-                                                  const size_t *local_work_size,
-                                                  cl_uint num_events_in_wait_list,
-                                                  const cl_event *event_wait_list, cl_event *event)
+cl_int CL_API_CALL wh_stub_clEnqueueNDRangeKernel(
+    cl_command_queue command_queue, cl_kernel kernel, cl_uint work_dim,
+    const size_t *global_work_offset, const size_t *global_work_size, const size_t *local_work_size,
+    cl_uint num_events_in_wait_list, const cl_event *event_wait_list, cl_event *event)
 {
     const struct launch launch = {
         .opcode = WH_OP_clEnqueueNDRangeKernel,

@@ -1,6 +1,6 @@
 /*
- * map.c - mapped buffers and rectangles: the application gets memory of its own, filled by a read and written back by a
- * write when it is unmapped.
+ * map.c - mapped buffers and rectangles: the application gets memory of its own, filled by a read
+ * and written back by a write when it is unmapped.
  */
 #include "transfer.h"
 
@@ -17,7 +17,7 @@ struct wh_cl_map {
     void *address;
     size_t offset;
     size_t size;
-    bool own;   /* our memory, not the application's CL_MEM_USE_HOST_PTR */
+    bool own; /* our memory, not the application's CL_MEM_USE_HOST_PTR */
     bool writes;
 };
 
@@ -119,7 +119,8 @@ void *CL_API_CALL wh_stub_clEnqueueMapBuffer(cl_command_queue command_queue, cl_
         error = map == NULL || (event != NULL && created == NULL) ? CL_OUT_OF_HOST_MEMORY : error;
     }
     if (error == CL_SUCCESS) {
-        /* Also for CL_MAP_WRITE_INVALIDATE_REGION, where the old content is merely allowed to be lost. */
+        /* Also for CL_MAP_WRITE_INVALIDATE_REGION, where the old content is merely allowed to be
+         * lost. */
         transfer.to = map->address;
         error = wh_cl_read(&transfer, created);
     }
@@ -154,7 +155,8 @@ static struct wh_cl_map *take_map(struct wh_cl_object *mem, const void *address)
 }
 
 cl_int CL_API_CALL wh_stub_clEnqueueUnmapMemObject(cl_command_queue command_queue, cl_mem memobj,
-                                                   void *mapped_ptr, cl_uint num_events_in_wait_list,
+                                                   void *mapped_ptr,
+                                                   cl_uint num_events_in_wait_list,
                                                    const cl_event *event_wait_list, cl_event *event)
 {
     struct wh_cl_transfer transfer = {
@@ -180,7 +182,8 @@ cl_int CL_API_CALL wh_stub_clEnqueueUnmapMemObject(cl_command_queue command_queu
     transfer.offset = map->offset;
     transfer.size = map->writes ? map->size : 0; /* nothing to write: only the command's place */
     transfer.from = map->address;
-    error = event != NULL && created == NULL ? CL_OUT_OF_HOST_MEMORY : wh_cl_write(&transfer, created);
+    error =
+        event != NULL && created == NULL ? CL_OUT_OF_HOST_MEMORY : wh_cl_write(&transfer, created);
     free_map(map);
     return wh_cl_enqueued(created, error, event);
 }

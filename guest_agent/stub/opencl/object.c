@@ -12,9 +12,9 @@
 #include "wh_wire.h"
 
 #define CELL_BYTES 256u
-#define CELL_COUNT (1u << 18)     /* 64 MiB of address space, touched as used */
-#define FIRST_FREE_CELL 64u       /* 0: platform, 1..62: devices */
-#define FORGOTTEN_MAX 8u          /* depth of parents: event, queue, context */
+#define CELL_COUNT (1u << 18) /* 64 MiB of address space, touched as used */
+#define FIRST_FREE_CELL 64u   /* 0: platform, 1..62: devices */
+#define FORGOTTEN_MAX 8u      /* depth of parents: event, queue, context */
 #define GENERATION_MASK 0xffffffu
 
 _Static_assert(sizeof(struct wh_cl_object) <= CELL_BYTES, "an object fits its cell");
@@ -198,15 +198,16 @@ static bool drop(struct wh_cl_object *object)
 static uint16_t release_opcode(uint32_t kind)
 {
     static const uint16_t opcodes[WH_KIND_COUNT] = {
-        [WH_KIND_DEVICE] = WH_OP_clReleaseDevice,   [WH_KIND_CONTEXT] = WH_OP_clReleaseContext,
+        [WH_KIND_DEVICE] = WH_OP_clReleaseDevice,      [WH_KIND_CONTEXT] = WH_OP_clReleaseContext,
         [WH_KIND_QUEUE] = WH_OP_clReleaseCommandQueue, [WH_KIND_MEM] = WH_OP_clReleaseMemObject,
-        [WH_KIND_PROGRAM] = WH_OP_clReleaseProgram, [WH_KIND_KERNEL] = WH_OP_clReleaseKernel,
-        [WH_KIND_EVENT] = WH_OP_clReleaseEvent,     [WH_KIND_SAMPLER] = WH_OP_clReleaseSampler,
+        [WH_KIND_PROGRAM] = WH_OP_clReleaseProgram,    [WH_KIND_KERNEL] = WH_OP_clReleaseKernel,
+        [WH_KIND_EVENT] = WH_OP_clReleaseEvent,        [WH_KIND_SAMPLER] = WH_OP_clReleaseSampler,
     };
     return opcodes[kind];
 }
 
-/* The release message: the handle, whether it is the last, and parents whose handles end with it. */
+/* The release message: the handle, whether it is the last, and parents whose handles end with it.
+ */
 static cl_int send_release(uint64_t handle, uint16_t opcode, bool last, const uint64_t *forgotten,
                            size_t forgotten_count)
 {
@@ -363,7 +364,8 @@ void wh_cl_keep_sub_buffer(struct wh_cl_object *object, cl_mem buffer, cl_mem_fl
 {
     /* What a part does not say it takes from the whole (OpenCL 3.0, clCreateSubBuffer). */
     const cl_mem_flags access = CL_MEM_READ_WRITE | CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY;
-    const cl_mem_flags host = CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_NO_ACCESS;
+    const cl_mem_flags host =
+        CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_NO_ACCESS;
     const cl_mem_flags pointer = CL_MEM_USE_HOST_PTR | CL_MEM_ALLOC_HOST_PTR | CL_MEM_COPY_HOST_PTR;
     struct wh_cl_object *whole = (struct wh_cl_object *)buffer;
     cl_buffer_region part;

@@ -1,9 +1,11 @@
 /*
- * object.h - the objects that an application holds, and the pieces that generated stubs are made of.
+ * object.h - the objects that an application holds, and the pieces that generated stubs are made
+ * of.
  *
- * Every object lies in one slab of equal cells, so that a pointer is checked without looking at what it points to, and
- * the cell's number is the index of the handle. An object counts the application's references and those of its children
- * (a queue holds its context), like the real one does; it ends on the server when the last of them goes.
+ * Every object lies in one slab of equal cells, so that a pointer is checked without looking at
+ * what it points to, and the cell's number is the index of the handle. An object counts the
+ * application's references and those of its children (a queue holds its context), like the real one
+ * does; it ends on the server when the last of them goes.
  */
 #ifndef WH_CL_OBJECT_H
 #define WH_CL_OBJECT_H
@@ -48,7 +50,7 @@ struct wh_cl_object {
         struct {
             cl_mem_flags flags;
             size_t size_bytes;
-            void *host;            /* CL_MEM_USE_HOST_PTR */
+            void *host; /* CL_MEM_USE_HOST_PTR */
             bool sub;
             struct wh_cl_map *maps;
         } of_mem;
@@ -82,7 +84,8 @@ static inline bool wh_cl_live(const void *pointer, uint32_t kind)
 /* A live object of any kind, NULL if it is none; *inside: the pointer lies in the slab at all. */
 struct wh_cl_object *wh_cl_find(const void *pointer, bool *inside);
 
-/* count live objects; false also for a list that does not fit its count. An empty list is NULL and 0. */
+/* count live objects; false also for a list that does not fit its count. An empty list is NULL and
+ * 0. */
 bool wh_cl_all_live(const void *const *pointers, cl_uint count, uint32_t kind);
 
 /* Handle of a checked pointer; 0 for NULL. */
@@ -111,7 +114,8 @@ void *wh_cl_created(struct wh_cl_object *object, cl_int error, cl_int *errcode_r
 
 /* One call, begun with wh_call_begin; a lost server is WH_CL_LOST. */
 void wh_cl_put_handles(struct wh_call *call, const void *const *pointers, cl_uint count);
-cl_int wh_cl_call_sync(struct wh_call *call);  /* API error; results follow; the caller ends the call */
+cl_int
+wh_cl_call_sync(struct wh_call *call); /* API error; results follow; the caller ends the call */
 cl_int wh_cl_call_error(struct wh_call *call); /* API error; ends the call */
 cl_int wh_cl_take_async(void);
 
@@ -122,7 +126,8 @@ uint64_t wh_cl_shape_add_bytes(uint64_t shape, const void *bytes, size_t size_by
 uint64_t wh_cl_shape_add_handles(uint64_t shape, const void *const *pointers, cl_uint count);
 bool wh_cl_shape_known(uint64_t shape);
 void wh_cl_shape_learn(uint64_t shape);
-cl_int wh_cl_call_shape(struct wh_call *call, const void *queue, uint64_t shape); /* ends the call */
+cl_int wh_cl_call_shape(struct wh_call *call, const void *queue,
+                        uint64_t shape); /* ends the call */
 
 /* Events of enqueued commands. */
 struct wh_cl_object *wh_cl_event_new(const void *queue, cl_command_type command, bool wanted);
@@ -189,8 +194,8 @@ void wh_cl_send_arguments(cl_kernel kernel);
 void wh_cl_arguments_free(struct wh_cl_object *kernel);
 
 /*
- * Non-blocking reads whose data has not reached the application yet (reads.c). Every call by which an application can learn
- * that commands are complete asks about them, and copies those that are.
+ * Non-blocking reads whose data has not reached the application yet (reads.c). Every call by which
+ * an application can learn that commands are complete asks about them, and copies those that are.
  */
 #define WH_CL_READS_ASKED_MAX 64u
 
@@ -198,16 +203,18 @@ struct wh_cl_reads {
     uint32_t count;
     bool more; /* more are pending than one message asks for: ask again */
     uint64_t ids[WH_CL_READS_ASKED_MAX];
-    uint64_t flags[WH_CL_READS_ASKED_MAX];   /* enum wh_cl_read_flag of the server */
-    bool carried[WH_CL_READS_ASKED_MAX];     /* the reply carries the data */
+    uint64_t flags[WH_CL_READS_ASKED_MAX]; /* enum wh_cl_read_flag of the server */
+    bool carried[WH_CL_READS_ASKED_MAX];   /* the reply carries the data */
 };
 
 void wh_cl_put_reads(struct wh_call *call, struct wh_cl_reads *reads);
 void wh_cl_take_flags(struct wh_call *call, struct wh_cl_reads *reads); /* right after the error */
-void wh_cl_take_reads(struct wh_call *call, struct wh_cl_reads *reads); /* after the call's own outs */
-bool wh_cl_reads_pending(uint64_t queue); /* 0: of any queue */
+void wh_cl_take_reads(struct wh_call *call,
+                      struct wh_cl_reads *reads); /* after the call's own outs */
+bool wh_cl_reads_pending(uint64_t queue);         /* 0: of any queue */
 
-/* A read of size_bytes to the application's memory; it is pending once added, after its request was published. */
+/* A read of size_bytes to the application's memory; it is pending once added, after its request was
+ * published. */
 struct wh_cl_read;
 struct wh_cl_read *wh_cl_read_new(void *to, size_t size_bytes, uint64_t queue);
 void wh_cl_read_put(struct wh_call *call, struct wh_cl_read *read); /* id and staging area */

@@ -50,8 +50,7 @@ static char *join(cl_uint count, const char **strings, const size_t *lengths, si
 
 cl_program CL_API_CALL wh_stub_clCreateProgramWithSource(cl_context context, cl_uint count,
                                                          const char **strings,
-                                                         const size_t *lengths,
-                                                         cl_int *errcode_ret)
+                                                         const size_t *lengths, cl_int *errcode_ret)
 {
     size_t size = 0;
     struct wh_call call;
@@ -142,11 +141,9 @@ cl_program CL_API_CALL wh_stub_clCreateProgramWithBinary(cl_context context, cl_
     return wh_cl_created(object, error, errcode_ret);
 }
 
-cl_int CL_API_CALL wh_stub_clBuildProgram(cl_program program, cl_uint num_devices,
-                                          const cl_device_id *device_list, const char *options,
-                                          void(CL_CALLBACK *pfn_notify)(cl_program program,
-                                                                        void *user_data),
-                                          void *user_data)
+cl_int CL_API_CALL wh_stub_clBuildProgram(
+    cl_program program, cl_uint num_devices, const cl_device_id *device_list, const char *options,
+    void(CL_CALLBACK *pfn_notify)(cl_program program, void *user_data), void *user_data)
 {
     struct wh_call call;
     wh_count_api_call(WH_OP_clBuildProgram);
@@ -172,7 +169,8 @@ cl_int CL_API_CALL wh_stub_clBuildProgram(cl_program program, cl_uint num_device
     if (pfn_notify == NULL) {
         return error;
     }
-    /* The API allows the build to be over when the call returns; a build that began reports by the callback. */
+    /* The API allows the build to be over when the call returns; a build that began reports by the
+     * callback. */
     bool began = error == CL_SUCCESS || error == CL_BUILD_PROGRAM_FAILURE;
     if (began) {
         pfn_notify(program, user_data);
@@ -205,7 +203,8 @@ static cl_int ask(struct wh_cl_object *program, cl_uint param, size_t size, void
     return error;
 }
 
-/* The sizes of the binaries must be known to make room for them; most applications have just asked. */
+/* The sizes of the binaries must be known to make room for them; most applications have just asked.
+ */
 static cl_int know_sizes(struct wh_cl_object *program)
 {
     size_t known = 0;
@@ -216,8 +215,8 @@ static cl_int know_sizes(struct wh_cl_object *program)
         return CL_SUCCESS;
     }
     size_t sizes[WH_CL_DEVICES_MAX] = {0};
-    return ask(program, CL_PROGRAM_BINARY_SIZES, program->u.of_program.device_count * sizeof(size_t),
-               sizes, NULL);
+    return ask(program, CL_PROGRAM_BINARY_SIZES,
+               program->u.of_program.device_count * sizeof(size_t), sizes, NULL);
 }
 
 static cl_int get_binaries(const struct wh_cl_query *query, struct wh_cl_object *program)

@@ -1,10 +1,11 @@
 /*
  * reads.c - data of non-blocking reads on its way to the application.
  *
- * Such a read fills a staging area. The application may look at its memory as soon as it has seen the read complete, in
- * whatever way: by its event, by a later event, by finishing the queue. So each call that can show completion asks the
- * server which of the pending reads are complete, and copies them before it returns. A read stays in the list until it
- * is copied, under the lock, so that a second thread that sees it complete also finds its data.
+ * Such a read fills a staging area. The application may look at its memory as soon as it has seen
+ * the read complete, in whatever way: by its event, by a later event, by finishing the queue. So
+ * each call that can show completion asks the server which of the pending reads are complete, and
+ * copies them before it returns. A read stays in the list until it is copied, under the lock, so
+ * that a second thread that sees it complete also finds its data.
  */
 #include "object.h"
 

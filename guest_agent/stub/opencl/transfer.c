@@ -1,8 +1,9 @@
 /*
  * transfer.c - reading and writing buffers.
  *
- * Data that is too large for one message crosses in pieces. A non-blocking write is copied at once, so it can go one way
- * after the first to the same buffer succeeded; a non-blocking read goes through a staging area (reads.c).
+ * Data that is too large for one message crosses in pieces. A non-blocking write is copied at once,
+ * so it can go one way after the first to the same buffer succeeded; a non-blocking read goes
+ * through a staging area (reads.c).
  */
 #include "transfer.h"
 
@@ -48,8 +49,8 @@ static void put_common(struct wh_call *call, const struct wh_cl_transfer *transf
     wh_put_u64(call, last && event != NULL ? event->handle : 0);
 }
 
-static cl_int read_piece(const struct wh_cl_transfer *transfer, size_t done, size_t piece, bool last,
-                         const struct wh_cl_object *event)
+static cl_int read_piece(const struct wh_cl_transfer *transfer, size_t done, size_t piece,
+                         bool last, const struct wh_cl_object *event)
 {
     struct wh_cl_reads reads;
     struct wh_call call;
@@ -116,8 +117,7 @@ static cl_int read_later(const struct wh_cl_transfer *transfer, const struct wh_
     }
     put_common(&call, transfer, 0, transfer->size, true, event);
     wh_cl_read_put(&call, read);
-    cl_int error =
-        wh_cl_call_shape(&call, transfer->queue, transfer_shape(transfer, event));
+    cl_int error = wh_cl_call_shape(&call, transfer->queue, transfer_shape(transfer, event));
     if (error == CL_SUCCESS) {
         wh_cl_read_add(read);
     } else {

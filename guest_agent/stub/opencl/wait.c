@@ -1,12 +1,14 @@
 /*
- * wait.c - calls that show the application that commands are complete: clFinish, clWaitForEvents, clGetEventInfo.
+ * wait.c - calls that show the application that commands are complete: clFinish, clWaitForEvents,
+ * clGetEventInfo.
  */
 #include "object.h"
 
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
-/* One question by which completion can be seen; `more` reads than fit are asked for by repeating it. */
+/* One question by which completion can be seen; `more` reads than fit are asked for by repeating
+ * it. */
 static cl_int finish_once(uint64_t queue, bool *more)
 {
     struct wh_cl_reads reads;

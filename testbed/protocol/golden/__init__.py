@@ -1,0 +1,1 @@
+"""Committed specimens of generated code."""
