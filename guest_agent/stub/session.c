@@ -107,7 +107,10 @@ static void after_fork_in_child(void)
     pthread_mutex_init(&open_lock, NULL);
     if (current != NULL) {
         close_descriptors(current);
-        current = NULL; /* not freed: other threads' copies of it may be inconsistent */
+        /* No thread that used it exists here; the mapping was not inherited. */
+        wh_arena_destroy(current->arena);
+        free(current);
+        current = NULL;
         serial++;
     }
     threads = this_thread;

@@ -20,6 +20,7 @@
 #define THREADS 8
 #define CALLS_PER_THREAD 10000u
 #define BLOCKED_THREADS 70 /* more than there are reply slots */
+#define BULK_BYTES (16u * 1024u * 1024u)
 #define PINGPONGS 100000u
 #define LIMIT_S 300 /* of a whole case; a stall ends it */
 
@@ -117,7 +118,7 @@ static void case_sizes(void)
             copy(size_bytes);
         }
     }
-    copy(wh_bulk_limit());
+    copy(wh_bulk_limit() < BULK_BYTES ? wh_bulk_limit() : BULK_BYTES);
 }
 
 /* Data that does not fit is refused by this side, and the session goes on. */
@@ -397,7 +398,7 @@ static void case_victim(void)
 /* Bulk data: the block stays until the worker has let go of it, and the arena is never exhausted by that. */
 static void case_bulk(void)
 {
-    size_t size_bytes = wh_bulk_limit();
+    size_t size_bytes = wh_bulk_limit() < BULK_BYTES ? wh_bulk_limit() : BULK_BYTES;
     uint8_t *data = calloc(1, size_bytes);
     CHECK(data != NULL, "%zu bytes", size_bytes);
     for (int i = 0; i < 50; i++) {
