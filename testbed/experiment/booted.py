@@ -114,8 +114,13 @@ class BootedGuest:
             deploy(subject.bundle, self._vm.ssh)
         self._deployed.add(key)
 
-    def run(self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> Attempt:
-        """Run a program as the guest's unprivileged user and collect what it left."""
+    def run(
+        self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, logs: Path
+    ) -> Attempt:
+        """Run a program as the guest's unprivileged user and collect what it left.
+
+        `logs` gets what it printed besides its event lines.
+        """
         if not self._vm.ssh.is_open:
             raise TestbedError("the guest is gone", f"see {self._vm.console_log}")
         lines: list[tuple[int, str]] = []
@@ -129,6 +134,8 @@ class BootedGuest:
             timeout_s=timeout_s,
             on_line=lambda stream, text: lines.append((time.monotonic_ns(), text)),
         )
+        (logs / "stdout.log").write_text(done.stdout, encoding="utf-8")
+        (logs / "stderr.log").write_text(done.stderr, encoding="utf-8")
         errors = [line for line in done.stderr.splitlines() if line.strip()]
         return Attempt(
             status=done.status,
@@ -162,6 +169,8 @@ class BootedGuest:
     def close(self) -> None:
         """End the VM and its host server."""
         self._stack.close()
+        # The server is gone, and its secret need not stay among the results.
+        (self._server.run_dir / "token").unlink(missing_ok=True)
 
     def _device_counts(self) -> dict[str, int]:
         """What the device has counted so far (documented with the device, in qemu_patches)."""

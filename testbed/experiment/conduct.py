@@ -178,7 +178,7 @@ def _guest_factory(
         "qemu": {
             "version": qemu.version,
             "binary_sha256": provenance.file_sha256(qemu.binary),
-            "artifact": qemu.binary.parents[1].name,
+            "artifact": qemu.binary.parent.name,
         },
         "image": {
             "suite": image.suite,

@@ -67,7 +67,7 @@ class RunningGuest(Protocol):
     def deploy(self, subject: Subject, form: str) -> None: ...
 
     def run(
-        self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float
+        self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, logs: Path
     ) -> Attempt: ...
 
     def host_times(self) -> list[HostTime]: ...
@@ -172,6 +172,8 @@ class Executor:
             attempt = self._on_host(trial, subject, files, environment, facts)
             sessions = _sessions(server, 0, attempt)
             times = server.cpu_time()
+        # The server is gone, and its secret need not stay among the results.
+        (files.log_directory / "server" / "token").unlink(missing_ok=True)
         host = [HostTime("supervisor", times.user_s, times.system_s)]
         stub = json_lines(files.log_directory / "stub.jsonl")
         return _completed(attempt, stub, sessions, host)
@@ -239,10 +241,9 @@ class Executor:
         }
         before, seen = guest.host_times(), len(server.sessions())
         argv = self._argv(trial, subject, folder, in_guest=True)
-        attempt = guest.run(argv, environment, trial.timeout_s)
+        attempt = guest.run(argv, environment, trial.timeout_s, files.log_directory)
         sessions = _sessions(server, seen, attempt)
         host = _difference(before, guest.host_times())
-        (files.log_directory / "stderr.log").write_text(attempt.complaint, encoding="utf-8")
         facts = {
             **attempt.facts,
             "network": "user" if tcp else "none",

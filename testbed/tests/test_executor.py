@@ -105,7 +105,9 @@ class FakeGuest:
     def deploy(self, subject: Subject, form: str) -> None:
         self.deployed.add(form)
 
-    def run(self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> Attempt:
+    def run(
+        self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, logs: Path
+    ) -> Attempt:
         self.log.append(f"run {environment['WORMHOLE_SERVER']}")
         assert argv[0] == "/opt/wormhole/bin/wormhole-replay"
         assert "replay" in self.deployed
