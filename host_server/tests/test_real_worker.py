@@ -135,7 +135,7 @@ def test_a_killed_worker_is_an_error_in_the_client(build: NativeBuild, tmp_path:
             for pid in children.read_text().split():
                 if Path(f"/proc/{pid}/comm").read_text().strip() == "wormhole-worker":
                     os.kill(int(pid), signal.SIGKILL)
-            bench.communicate(timeout=LIMIT_S)
+            bench.communicate(timeout=2 * LIMIT_S)
         finally:
             bench.kill()
             bench.communicate(timeout=LIMIT_S)
