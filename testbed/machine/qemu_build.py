@@ -305,11 +305,14 @@ def _build_inputs(source: _Source) -> Inputs:
 
 
 def patch_changes(text: str) -> str:
-    """A patch without its message, author and date, which do not change what is built."""
-    start = text.find("diff --git ")
-    if start < 0:
+    """What a patch changes in the program: its diffs of files other than documentation.
+
+    Message, author, date and documentation do not change what is built.
+    """
+    diffs = re.split(r"^(?=diff --git )", text, flags=re.MULTILINE)[1:]
+    if not diffs:
         raise TestbedError(f"there is no diff in a patch of {PATCHES}", "restore it from git")
-    return text[start:]
+    return "".join(diff for diff in diffs if not diff.startswith("diff --git a/docs/"))
 
 
 def _patches() -> list[Path]:

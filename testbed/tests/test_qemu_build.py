@@ -85,12 +85,14 @@ def test_no_sources_no_archives(tmp_path: Path) -> None:
     assert debian_archives(tmp_path, "bookworm") == []
 
 
-def test_a_patchs_message_does_not_make_another_build() -> None:
+def test_a_patchs_words_do_not_make_another_build() -> None:
     diff = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n"
     one = qemu_build.patch_changes(f"From 0\nDate: Mon\nSubject: x\n\nwhy\n---\n{diff}")
     other = qemu_build.patch_changes(f"From 0\nDate: Tue\nSubject: y\n\nbecause\n---\n{diff}")
     assert one == other == diff
     assert qemu_build.patch_changes(diff.replace("+2", "+3")) != diff
+    documentation = diff.replace("/x", "/docs/x")
+    assert qemu_build.patch_changes(documentation + diff + documentation) == diff
     with pytest.raises(TestbedError, match="no diff"):
         qemu_build.patch_changes("Subject: nothing\n")
 
