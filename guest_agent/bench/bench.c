@@ -5,7 +5,7 @@
  * sync_ns    a call that waits for its reply
  * oneway_ns  what a one-way call costs its caller, in a burst that ends before the worker is known to be done
  *
- * The three are measured in interleaved blocks; a figure is the median of the blocks' means, with the quartiles beside it.
+ * The three are measured in interleaved blocks; a figure is the median of the blocks' means, and the means stand beside it.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -103,19 +103,19 @@ static double sync_block(uint64_t calls)
     return (double)(wh_now_ns() - start_ns) / (double)calls;
 }
 
-static double oneway_block(void)
+static double oneway_block(uint64_t burst)
 {
     uint64_t result = 0;
     check(whCount(&result), "whCount");
     uint64_t start_ns = wh_now_ns();
-    for (uint64_t i = 0; i < WH_BURST_CALLS; i++) {
+    for (uint64_t i = 0; i < burst; i++) {
         check(whNopOneway(i), "whNopOneway");
     }
     uint64_t end_ns = wh_now_ns();
     uint64_t after = 0;
     check(whCount(&after), "whCount");
-    check(after - result == WH_BURST_CALLS ? 0 : -EIO, "the count of one-way calls");
-    return (double)(end_ns - start_ns) / WH_BURST_CALLS;
+    check(after - result == burst ? 0 : -EIO, "the count of one-way calls");
+    return (double)(end_ns - start_ns) / (double)burst;
 }
 
 static int compare(const void *a, const void *b)
@@ -127,9 +127,12 @@ static int compare(const void *a, const void *b)
 static void print_series(enum series series, uint32_t blocks)
 {
     double *values = samples[series];
+    printf("\"%s_samples_ns\":[", series_names[series]);
+    for (uint32_t i = 0; i < blocks; i++) {
+        printf("%s%.1f", i > 0 ? "," : "", values[i]);
+    }
     qsort(values, blocks, sizeof(*values), compare);
-    printf("\"%s_ns\":%.1f,\"%s_quartiles_ns\":[%.1f,%.1f],", series_names[series],
-           values[blocks / 2], series_names[series], values[blocks / 4], values[blocks * 3 / 4]);
+    printf("],\"%s_ns\":%.1f,", series_names[series], values[blocks / 2]);
 }
 
 static uint64_t wakes(const struct wh_client *client)
@@ -161,22 +164,23 @@ static void print_counts(void)
            (double)(wakes_after - wakes_before) / (calls + 1),
            (double)(after.sleeps - before.sleeps) / calls);
     check(whNop(0, &result), "whNop");
+    const uint64_t burst = client->config->oneway ? WH_BURST_CALLS : WH_COUNTED_CALLS;
     wh_counters_total(&before);
-    for (uint64_t i = 0; i < WH_BURST_CALLS; i++) {
+    for (uint64_t i = 0; i < burst; i++) {
         check(whNopOneway(i), "whNopOneway");
     }
     wh_counters_total(&after);
     printf("\"notifications_per_oneway\":%.4f,\"ring_full_per_oneway\":%.4f,",
-           (double)(after.notifications_sent - before.notifications_sent) / WH_BURST_CALLS,
-           (double)(after.ring_full - before.ring_full) / WH_BURST_CALLS);
+           (double)(after.notifications_sent - before.notifications_sent) / (double)burst,
+           (double)(after.ring_full - before.ring_full) / (double)burst);
 }
 
 static uint64_t number(const char *text, uint64_t limit)
 {
     char *end = NULL;
     uint64_t value = strtoull(text, &end, 10);
-    if (*end != '\0' || value < 10 || value > limit) {
-        fprintf(stderr, "wormhole-bench: %s is not a number from 10 to %llu\n", text,
+    if (*end != '\0' || value < 1 || value > limit) {
+        fprintf(stderr, "wormhole-bench: %s is not a number from 1 to %llu\n", text,
                 (unsigned long long)limit);
         exit(2);
     }
@@ -201,7 +205,8 @@ int main(int argc, char **argv)
     for (uint32_t block = 0; block < blocks; block++) {
         samples[SERIES_FLOOR][block] = shm ? floor_block(location, calls) : 0;
         samples[SERIES_SYNC][block] = sync_block(calls);
-        samples[SERIES_ONEWAY][block] = oneway_block();
+        samples[SERIES_ONEWAY][block] =
+            oneway_block(client->config->oneway ? WH_BURST_CALLS : calls);
     }
     printf("{\"transport\":\"%s\",\"spin_us\":%u,\"oneway_on\":%s,\"notify_always\":%s,"
            "\"calls\":%llu,\"blocks\":%u,",
@@ -211,6 +216,10 @@ int main(int argc, char **argv)
         print_series((enum series)series, blocks);
     }
     print_counts();
-    printf("\"pid\":%ld}\n", (long)getpid());
+    struct wh_counters totals;
+    wh_counters_total(&totals);
+    printf("\"messages\":%llu,\"round_trips\":%llu,\"notifications\":%llu,\"pid\":%ld}\n",
+           (unsigned long long)totals.messages, (unsigned long long)totals.round_trips,
+           (unsigned long long)totals.notifications_sent, (long)getpid());
     return 0;
 }

@@ -1,0 +1,247 @@
+"""`bench.call`: what one call costs over every transport, beside the machine's own floor.
+
+The null backend stands behind the worker, so forwarding alone is measured.  The systems take turns
+in rounds, because a machine's pace changes from minute to minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import TestbedError
+from testbed.machine.host_server import HostServer, HostServerConfig, host_server
+from testbed.machine.native_build import native_build
+
+ROUNDS = 3
+BLOCKS = 5
+RUN_LIMIT_S = 300.0
+SPIN_US_DEFAULT = 50
+REGION_BYTES = 256 << 20
+GUEST_BENCH = "/tmp/wormhole-bench"
+GUEST_HOST_ADDRESS = "10.0.2.2"
+DEVICE = "device:/dev/wormhole0"
+DEVICE_COUNTERS = ("control-notifications", "wakes")
+
+Say = Callable[[str], None]
+Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One system of the bench: switches as the stub reads them, calls in a block."""
+
+    name: str
+    transport: str
+    switches: tuple[tuple[str, str], ...]
+    calls: int
+
+
+VARIANTS = (
+    Variant("wormhole", "shm", (), 20000),
+    Variant("wormhole-sync", "shm", (("WORMHOLE_ONEWAY", "0"),), 20000),
+    Variant(
+        "wormhole-notify",
+        "shm",
+        (("WORMHOLE_ONEWAY", "0"), ("WORMHOLE_NOTIFICATIONS", "always")),
+        2000,
+    ),
+    Variant("tcp-sync", "tcp", (("WORMHOLE_ONEWAY", "0"), ("WORMHOLE_LOCAL", "0")), 1000),
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the bench program runs: `run(arguments, environment)` gives its standard output."""
+
+    run: Callable[[Sequence[str], Environment], str]
+    urls: Mapping[str, str]
+    token: str
+    counts: Callable[[], dict[str, int]]
+    facts: Mapping[str, Any]
+
+
+def bench_call(
+    placement: str = "process", spin_us: int | None = None, say: Say = lambda text: None
+) -> dict[str, Any]:
+    """Measure in `process` or `guest` placement; figures are medians over blocks, in nanoseconds.
+
+    In a guest a second, instrumented boot compares the device's counters with the senders'.
+    Raises TestbedError if a part cannot be built or started.
+    """
+    if placement not in ("process", "guest"):
+        raise TestbedError(f"no placement {placement!r}", "choose process or guest")
+    spin = SPIN_US_DEFAULT if spin_us is None else spin_us
+    with tempfile.TemporaryDirectory(prefix="wormhole-bench-") as directory:
+        place = _process_place if placement == "process" else _guest_place
+        with place(Path(directory) / "timed") as where:
+            runs = _rounds(where, spin, say)
+            facts = dict(where.facts)
+        figures = summarise(runs)
+        if placement == "guest":
+            say("counting notifications with the device's own counters (an instrumented boot)")
+            with _guest_place(Path(directory) / "instrumented", ioeventfd=False) as where:
+                figures["device"] = {
+                    variant.name: _device_counts(where, variant, spin)
+                    for variant in VARIANTS
+                    if variant.transport == "shm"
+                }
+    return {"placement": placement, "spin_us": spin, **facts, **figures}
+
+
+def summarise(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Medians and quartiles over all blocks of all rounds, and notifications per call.
+
+    `runs` maps a system's name to what the bench program printed in each round.
+    """
+    wormhole = runs["wormhole"]
+    series = {
+        "floor_ns": _samples(wormhole, "floor"),
+        "sync_ns": _samples(wormhole, "sync"),
+        "oneway_ns": _samples(wormhole, "oneway"),
+        "tcp_sync_ns": _samples(runs["tcp-sync"], "sync"),
+        "notify_ns": _samples(runs["wormhole-notify"], "sync"),
+    }
+    figures: dict[str, Any] = {name: statistics.median(values) for name, values in series.items()}
+    figures["quartiles_ns"] = {
+        name.removesuffix("_ns"): _quartiles(values) for name, values in series.items()
+    }
+    figures["blocks"] = {name.removesuffix("_ns"): len(values) for name, values in series.items()}
+    figures["per_call"] = {
+        name: {
+            key: statistics.median(float(run[f"{key}_per_call"]) for run in rounds)
+            for key in ("notifications", "wakes", "sleeps")
+        }
+        for name, rounds in runs.items()
+    }
+    figures["notifications_per_oneway"] = statistics.median(
+        float(run["notifications_per_oneway"]) for run in wormhole
+    )
+    return figures
+
+
+def _samples(runs: Sequence[Mapping[str, Any]], series: str) -> list[float]:
+    return [float(value) for run in runs for value in run[f"{series}_samples_ns"]]
+
+
+def _quartiles(values: Sequence[float]) -> list[float]:
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return [first, third]
+
+
+def _rounds(where: Place, spin_us: int, say: Say) -> dict[str, list[dict[str, Any]]]:
+    runs: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in VARIANTS}
+    for number in range(ROUNDS):
+        # Every other round in reverse, so that a drift does not favour the first.
+        order = VARIANTS if number % 2 == 0 else VARIANTS[::-1]
+        for variant in order:
+            say(f"round {number + 1} of {ROUNDS}: {variant.name}")
+            runs[variant.name].append(_run(where, variant, spin_us, BLOCKS))
+    return runs
+
+
+def _run(where: Place, variant: Variant, spin_us: int, blocks: int) -> dict[str, Any]:
+    environment = {
+        "WORMHOLE_SERVER": where.urls[variant.transport],
+        "WORMHOLE_TOKEN": where.token,
+        "WORMHOLE_SPIN_US": str(spin_us),
+        **dict(variant.switches),
+    }
+    output = where.run(["--calls", str(variant.calls), "--blocks", str(blocks)], environment)
+    try:
+        result: dict[str, Any] = json.loads(output)
+    except ValueError as error:
+        raise TestbedError(
+            f"the bench printed no result under {variant.name}: {output!r}"
+        ) from error
+    return result
+
+
+def _device_counts(where: Place, variant: Variant, spin_us: int) -> dict[str, float]:
+    before = where.counts()
+    result = _run(where, variant, spin_us, blocks=1)
+    after = where.counts()
+    messages = max(1, int(result["messages"]))
+    return {
+        "messages": messages,
+        "senders_notifications": int(result["notifications"]),
+        **{name.replace("-", "_"): after[name] - before[name] for name in DEVICE_COUNTERS},
+        "notifications_per_message": (after[DEVICE_COUNTERS[0]] - before[DEVICE_COUNTERS[0]])
+        / messages,
+        "wakes_per_round_trip": (after["wakes"] - before["wakes"])
+        / max(1, int(result["round_trips"])),
+    }
+
+
+@contextmanager
+def _process_place(run_dir: Path) -> Iterator[Place]:
+    build = native_build()
+
+    def run(arguments: Sequence[str], environment: Environment) -> str:
+        try:
+            done = subprocess.run(
+                [str(build.bench), *arguments],
+                env={"PATH": os.environ.get("PATH", ""), **environment},
+                capture_output=True,
+                text=True,
+                timeout=RUN_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise TestbedError(f"the bench took more than {RUN_LIMIT_S:.0f} s") from None
+        return _checked(done.returncode, done.stdout, done.stderr)
+
+    config = HostServerConfig(backend="null", unix=True, tcp=True, worker=build.worker)
+    with host_server(config, run_dir) as server:
+        urls = {"shm": server.unix_url, "tcp": server.tcp_url}
+        yield Place(run, urls, server.token, lambda: {}, {"network": "loopback"})
+
+
+@contextmanager
+def _guest_place(run_dir: Path, ioeventfd: bool = True) -> Iterator[Place]:
+    # The machine's large parts are needed for a guest only.
+    from testbed.machine.image import guest_image
+    from testbed.machine.qemu_argv import DEVICE_ID, Region, VmConfig
+    from testbed.machine.vm import boot
+
+    build = native_build()
+    image = guest_image()
+    config = HostServerConfig(backend="null", device=True, tcp=True, worker=build.worker)
+    with host_server(config, run_dir / "server") as server:
+        region = Region(REGION_BYTES, server.device_socket, ioeventfd=ioeventfd)
+        with boot(VmConfig(name="bench", region=region), run_dir / "vm", image) as vm:
+            vm.guest.load_driver(image.driver)
+            vm.ssh.put({GUEST_BENCH: build.bench})
+
+            def run(arguments: Sequence[str], environment: Environment) -> str:
+                argv = [GUEST_BENCH, *arguments]
+                done = vm.guest.run(argv, environment, cwd="/tmp", timeout_s=RUN_LIMIT_S)
+                if done.reason == "timeout":
+                    raise TestbedError(f"the bench took more than {RUN_LIMIT_S:.0f} s in the guest")
+                events = "\n".join(json.dumps(event) for event in done.events)
+                return _checked(done.status, done.stdout or events, done.stderr)
+
+            def counts() -> dict[str, int]:
+                return {name: int(vm.qmp.get(DEVICE_ID, name)) for name in DEVICE_COUNTERS}
+
+            facts = {"network": "user", "accelerator": vm.facts.accelerator}
+            yield Place(run, _guest_urls(server), server.token, counts, facts)
+
+
+def _guest_urls(server: HostServer) -> dict[str, str]:
+    return {"shm": DEVICE, "tcp": f"tcp:{GUEST_HOST_ADDRESS}:{server.tcp_port}"}
+
+
+def _checked(status: int, output: str, errors: str) -> str:
+    if status != 0:
+        last = errors.strip().splitlines()[-1:] or ["it said nothing"]
+        raise TestbedError(f"the bench ended with status {status}: {last[0]}")
+    return output
