@@ -56,6 +56,7 @@ class VmConfig:
 
     `accelerator` "" takes what `probe.accelerator` finds.  `ssh_port` 0 takes a free one.  `tap`
     names a prepared TAP interface: the guest has `GUEST_ADDRESS` on it, the host `HOST_ADDRESS`.
+    `tsc_khz` is the rate of the counter that an emulated guest sees; 0 lets the guest guess.
     """
 
     name: str = "guest"
@@ -66,6 +67,7 @@ class VmConfig:
     ssh_port: int = 0
     tap: str = ""
     kernel_arguments: str = ""
+    tsc_khz: int = 0
 
 
 def check_config(config: VmConfig) -> None:
@@ -129,6 +131,9 @@ def kernel_arguments(config: VmConfig, accelerator: str) -> str:
         # kernel takes the slow start of emulated processors for unsynchronised time stamp counters,
         # which all come from one host clock, and each look at the clock would leave the guest.
         words += ["mitigations=off", "no_timer_check", "tsc=reliable"]
+        if config.tsc_khz:
+            # See host_clock.py: a guess made on a busy host can be wrong by a factor.
+            words.append(f"tsc_early_khz={config.tsc_khz}")
     if config.kernel_arguments:
         words.append(config.kernel_arguments)
     return " ".join(words)

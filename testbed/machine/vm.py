@@ -19,13 +19,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.machine.artifacts import cache_dir, last_lines
 from testbed.machine.guest import Guest
+from testbed.machine.host_clock import tsc_khz
 from testbed.machine.image import GuestImage, guest_image, seed_archive
 from testbed.machine.probe import accelerator
 from testbed.machine.qemu_argv import (
@@ -268,7 +269,7 @@ class _Starter:
         dies_with_us: bool,
     ) -> None:
         check_config(config)
-        self._config = config
+        self._config = config if config.tsc_khz else replace(config, tsc_khz=tsc_khz())
         self._run_dir = run_dir
         self._qemu = qemu if qemu is not None else _built_qemu()
         self._image = image if image is not None else guest_image()
