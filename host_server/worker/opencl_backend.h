@@ -84,7 +84,7 @@ void wh_cl_take_reads(struct wh_request *request, struct wh_cl_reads *reads);
 
 /* Finds out which are complete; all of `finished` (NULL: no queue) are. Then the reply: flags, own
  * outs, data. */
-void wh_cl_look(struct wh_request *request, struct wh_cl_reads *reads, cl_command_queue finished);
+void wh_cl_look(struct wh_cl_reads *reads, cl_command_queue finished);
 void wh_cl_reply_flags(struct wh_request *request, const struct wh_cl_reads *reads);
 void wh_cl_reply_reads(struct wh_request *request, const struct wh_cl_reads *reads);
 

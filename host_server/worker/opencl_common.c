@@ -144,7 +144,7 @@ size_t wh_cl_image_format_bytes(cl_uint num_entries, const cl_uint *num_image_fo
     return count * sizeof(cl_image_format);
 }
 
-/* Non-blocking reads that the client has not been told of, or may still ask about. */
+/* Non-blocking reads whose data the client has not copied yet. */
 enum read_flag {
     READ_PENDING = 0,
     READ_DONE = 1,
@@ -161,7 +161,6 @@ struct pending_read {
     size_t size_bytes;
     uint64_t token; /* TCP: the data lies in a buffer of ours */
     enum read_flag flag;
-    bool told;
 };
 
 static struct pending_read *pending;
@@ -219,31 +218,23 @@ static struct pending_read *find(uint64_t id)
     return read;
 }
 
-static bool asked(const struct wh_cl_reads *reads, uint64_t id)
+/* The client has copied these: nobody can ask about them and need an answer. */
+static void forget(struct wh_session *session, const uint64_t *ids, uint64_t count)
 {
-    for (cl_uint i = 0; i < reads->count; i++) {
-        if (reads->items[i].id == id) {
-            return true;
+    pthread_mutex_lock(&pending_lock);
+    for (uint64_t i = 0; i < count; i++) {
+        struct pending_read **link = &pending;
+        while (*link != NULL && (*link)->id != ids[i]) {
+            link = &(*link)->next;
         }
-    }
-    return false;
-}
-
-/* A client that has copied a read asks about it no more: what it was told of and does not ask about
- * can go. */
-static void forget_told(struct wh_session *session, const struct wh_cl_reads *reads)
-{
-    struct pending_read **link = &pending;
-    while (*link != NULL) {
         struct pending_read *read = *link;
-        if (read->told && !asked(reads, read->id)) {
+        if (read != NULL && read->flag != READ_PENDING) {
             *link = read->next;
             wh_staging_done(session, read->token);
             free(read);
-        } else {
-            link = &read->next;
         }
     }
+    pthread_mutex_unlock(&pending_lock);
 }
 
 void wh_cl_take_reads(struct wh_request *request, struct wh_cl_reads *reads)
@@ -263,15 +254,26 @@ void wh_cl_take_reads(struct wh_request *request, struct wh_cl_reads *reads)
         }
     }
     reads->count = (cl_uint)count;
+    uint64_t ids[WH_CL_READS_ASKED_MAX];
+    uint64_t copied = wh_take_u64(request);
+    if (copied > WH_CL_READS_ASKED_MAX) {
+        request->failed = true;
+        return;
+    }
+    for (uint64_t i = 0; i < copied; i++) {
+        ids[i] = wh_take_u64(request);
+    }
+    if (copied > 0 && !wh_request_failed(request)) {
+        forget(request->session, ids, copied);
+    }
 }
 
-void wh_cl_look(struct wh_request *request, struct wh_cl_reads *reads, cl_command_queue finished)
+void wh_cl_look(struct wh_cl_reads *reads, cl_command_queue finished)
 {
-    if (__atomic_load_n(&pending, __ATOMIC_ACQUIRE) == NULL && reads->count == 0) {
+    if (reads->count == 0) {
         return;
     }
     pthread_mutex_lock(&pending_lock);
-    forget_told(request->session, reads);
     for (cl_uint i = 0; i < reads->count; i++) {
         struct pending_read *read = find(reads->items[i].id);
         reads->items[i].flag = READ_GONE;
@@ -280,7 +282,6 @@ void wh_cl_look(struct wh_request *request, struct wh_cl_reads *reads, cl_comman
         }
         update(read, finished);
         reads->items[i].flag = read->flag;
-        read->told = read->flag != READ_PENDING;
         if (read->flag == READ_DONE && reads->items[i].to != NULL &&
             reads->items[i].capacity_bytes >= read->size_bytes) {
             memcpy(reads->items[i].to, read->address, read->size_bytes);

@@ -220,6 +220,8 @@ def _checks(api: Api, function: Function, fail: str) -> list[str]:
             if argument.optional:
                 condition = f"{argument.name} != NULL && {condition}"
             error = api.handle(argument.handle).error
+        elif argument.name == "event_wait_list":
+            continue  # see _plain: it needs the queue's context
         elif argument.handles:
             name = argument.name
             condition = (
@@ -227,8 +229,6 @@ def _checks(api: Api, function: Function, fail: str) -> list[str]:
                 f"{kind_macro(argument.handles)})"
             )
             error = api.handle(argument.handles).error
-            if name == "event_wait_list":
-                error = "CL_INVALID_EVENT_WAIT_LIST"
         else:
             continue
         lines.append(f"    if ({condition}) {{\n        {fail.format(error=error)}\n    }}")
@@ -261,8 +261,19 @@ def _plain(api: Api, function: Function) -> list[str]:
     first = function.args[0]
     enqueue = function.name.startswith("clEnqueue") or function.name == "clFlush"
     event = next((a for a in function.args if a.out_event), None)
+    waits = any(argument.name == "event_wait_list" for argument in function.args)
+    checks = []
+    if waits:
+        call = wrapped(
+            "wh_cl_check_waits",
+            [first.name, "num_events_in_wait_list", "event_wait_list"],
+            "",
+        )
+        checks.append(call)
     if enqueue:
-        lines.append("    cl_int error = wh_cl_take_async();")
+        checks.append("wh_cl_take_async()")
+    for index, check in enumerate(checks):
+        lines.append(f"    {'cl_int ' if index == 0 else ''}error = {check};")
         lines.append("    if (error != CL_SUCCESS) {\n        return error;\n    }")
     if event is not None:
         lines.append(

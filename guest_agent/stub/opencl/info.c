@@ -10,8 +10,8 @@
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
-#define FIRST_ASK_BYTES ((size_t)1024) /* fits the reply slot; longer answers are asked for again  \
-                                        */
+/* Fits the reply slot; longer answers are asked for again. */
+#define FIRST_ASK_BYTES ((size_t)1024)
 #define ANSWER_BYTES_MAX ((size_t)64 << 20)
 
 struct wh_cl_info {

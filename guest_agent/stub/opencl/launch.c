@@ -402,11 +402,11 @@ static cl_int enqueue(const struct launch *launch, cl_command_queue queue, cl_ke
     if (where->context != object->context) {
         return CL_INVALID_CONTEXT;
     }
-    if (!wh_cl_all_live((const void *const *)launch->wait_list, launch->wait_count,
-                        WH_KIND_EVENT)) {
-        return CL_INVALID_EVENT_WAIT_LIST;
+    cl_int error = wh_cl_check_waits(where, launch->wait_count, launch->wait_list);
+    if (error != CL_SUCCESS) {
+        return error;
     }
-    cl_int error = wh_cl_take_async();
+    error = wh_cl_take_async();
     if (error != CL_SUCCESS) {
         return error;
     }

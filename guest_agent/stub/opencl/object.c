@@ -122,6 +122,20 @@ bool wh_cl_all_live(const void *const *pointers, cl_uint count, uint32_t kind)
     return true;
 }
 
+cl_int wh_cl_check_waits(const void *queue, cl_uint count, const cl_event *events)
+{
+    const struct wh_cl_object *where = queue;
+    if (!wh_cl_all_live((const void *const *)events, count, WH_KIND_EVENT)) {
+        return CL_INVALID_EVENT_WAIT_LIST;
+    }
+    for (cl_uint i = 0; i < count; i++) {
+        if (((const struct wh_cl_object *)events[i])->context != where->context) {
+            return CL_INVALID_CONTEXT;
+        }
+    }
+    return CL_SUCCESS;
+}
+
 struct wh_cl_object *wh_cl_object_new(uint32_t kind)
 {
     if (!has_slab()) {

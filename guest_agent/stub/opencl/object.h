@@ -88,6 +88,10 @@ struct wh_cl_object *wh_cl_find(const void *pointer, bool *inside);
  * 0. */
 bool wh_cl_all_live(const void *const *pointers, cl_uint count, uint32_t kind);
 
+/* A wait list of live events of the queue's context, or the API's error for it. The queue is live.
+ */
+cl_int wh_cl_check_waits(const void *queue, cl_uint count, const cl_event *events);
+
 /* Handle of a checked pointer; 0 for NULL. */
 static inline uint64_t wh_cl_handle(const void *pointer)
 {
@@ -208,6 +212,7 @@ struct wh_cl_reads {
 };
 
 void wh_cl_put_reads(struct wh_call *call, struct wh_cl_reads *reads);
+void wh_cl_put_no_reads(struct wh_call *call, struct wh_cl_reads *reads); /* asks about none */
 void wh_cl_take_flags(struct wh_call *call, struct wh_cl_reads *reads); /* right after the error */
 void wh_cl_take_reads(struct wh_call *call,
                       struct wh_cl_reads *reads); /* after the call's own outs */

@@ -5,7 +5,8 @@
  * the read complete, in whatever way: by its event, by a later event, by finishing the queue. So
  * each call that can show completion asks the server which of the pending reads are complete, and
  * copies them before it returns. A read stays in the list until it is copied, under the lock, so
- * that a second thread that sees it complete also finds its data.
+ * that a second thread that sees it complete also finds its data. The server keeps what it knows
+ * of a read until it is told that the data was copied: only then may it answer that it is gone.
  */
 #include "object.h"
 
@@ -34,6 +35,7 @@ struct wh_cl_read {
 };
 
 static struct wh_cl_read *pending;
+static struct wh_cl_read *copied; /* the server is to be told */
 static uint32_t pending_count;
 static uint64_t last_id;
 static pthread_mutex_t pending_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -84,19 +86,19 @@ void wh_cl_read_add(struct wh_cl_read *read)
     pthread_mutex_unlock(&pending_lock);
 }
 
-static void free_read(struct wh_cl_read *read)
+static void free_staging(struct wh_cl_read *read)
 {
     read->staging.token = 0; /* the server releases its buffer itself, see wh_cl_take_reads */
     if (read->staging.location != 0) {
         wh_staging_free(&read->staging);
     }
-    free(read);
 }
 
 void wh_cl_read_cancel(struct wh_cl_read *read)
 {
     if (read != NULL) {
-        free_read(read);
+        free_staging(read);
+        free(read);
     }
 }
 
@@ -112,6 +114,30 @@ bool wh_cl_reads_pending(uint64_t queue)
     }
     pthread_mutex_unlock(&pending_lock);
     return found;
+}
+
+/* Tells the server which reads it can forget. */
+static void put_copied(struct wh_call *call)
+{
+    uint64_t ids[WH_CL_READS_ASKED_MAX];
+    uint64_t count = 0;
+    if (__atomic_load_n(&copied, __ATOMIC_ACQUIRE) != NULL) {
+        uint32_t serial = wh_session_serial();
+        pthread_mutex_lock(&pending_lock);
+        while (copied != NULL && count < WH_CL_READS_ASKED_MAX) {
+            struct wh_cl_read *read = copied;
+            copied = read->next;
+            if (read->serial == serial) {
+                ids[count++] = read->id;
+            }
+            free(read);
+        }
+        pthread_mutex_unlock(&pending_lock);
+    }
+    wh_put_u64(call, count);
+    for (uint64_t i = 0; i < count; i++) {
+        wh_put_u64(call, ids[i]);
+    }
 }
 
 void wh_cl_put_reads(struct wh_call *call, struct wh_cl_reads *reads)
@@ -148,6 +174,15 @@ void wh_cl_put_reads(struct wh_call *call, struct wh_cl_reads *reads)
             wh_put_out(call, sizes[i], true);
         }
     }
+    put_copied(call);
+}
+
+void wh_cl_put_no_reads(struct wh_call *call, struct wh_cl_reads *reads)
+{
+    reads->count = 0;
+    reads->more = false;
+    wh_put_u64(call, 0);
+    wh_put_u64(call, 0);
 }
 
 void wh_cl_take_flags(struct wh_call *call, struct wh_cl_reads *reads)
@@ -180,7 +215,9 @@ static void take_one(struct wh_call *call, uint64_t id, uint64_t flag, bool carr
     if (read != NULL && flag != READ_PENDING) {
         *link = read->next;
         __atomic_store_n(&pending_count, pending_count - 1, __ATOMIC_RELEASE);
-        free_read(read);
+        free_staging(read);
+        read->next = copied;
+        __atomic_store_n(&copied, read, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&pending_lock);
 }

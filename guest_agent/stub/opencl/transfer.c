@@ -26,9 +26,9 @@ cl_int wh_cl_check_transfer(const struct wh_cl_transfer *transfer)
     if (queue->context != mem->context) {
         return CL_INVALID_CONTEXT;
     }
-    if (!wh_cl_all_live((const void *const *)transfer->wait_list, transfer->wait_count,
-                        WH_KIND_EVENT)) {
-        return CL_INVALID_EVENT_WAIT_LIST;
+    cl_int error = wh_cl_check_waits(queue, transfer->wait_count, transfer->wait_list);
+    if (error != CL_SUCCESS) {
+        return error;
     }
     size_t limit = mem->u.of_mem.size_bytes;
     if (transfer->offset > limit || transfer->size > limit - transfer->offset) {
@@ -147,7 +147,7 @@ static cl_int write_piece(const struct wh_cl_transfer *transfer, size_t done, si
     put_common(&call, transfer, done, piece, last, event);
     wh_put_bulk(&call, (const uint8_t *)transfer->from + done, piece);
     if (transfer->blocking == CL_FALSE) {
-        wh_put_u64(&call, 0); /* shows nothing complete */
+        wh_cl_put_no_reads(&call, &reads); /* shows nothing complete */
         return wh_cl_call_shape(&call, transfer->queue, transfer_shape(transfer, event));
     }
     wh_cl_put_reads(&call, &reads);

@@ -122,9 +122,7 @@ static cl_int ask_event(const struct wh_cl_query *query, bool *more)
     if (status) {
         wh_cl_put_reads(&call, &reads);
     } else {
-        reads.count = 0;
-        reads.more = false;
-        wh_put_u64(&call, 0);
+        wh_cl_put_no_reads(&call, &reads);
     }
     cl_int error = wh_cl_call_sync(&call);
     wh_cl_take_flags(&call, &reads);
