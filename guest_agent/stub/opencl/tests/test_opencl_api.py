@@ -1,0 +1,145 @@
+"""A real application on the forwarded OpenCL, under every combination of switches that matters."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.experiment.execute import client_environment, execute
+from testbed.experiment.systems import System
+from testbed.machine.host_server import HostServerConfig, host_server
+from testbed.machine.native_build import native_build
+
+pytestmark = [pytest.mark.native, pytest.mark.opencl]
+
+SOURCE = Path(__file__).resolve().parent / "opencl_client.c"
+LIMIT_S = 120.0
+NATIVE_SCENARIOS = ("launch", "observe", "bulk", "map", "errors", "objects", "threads")
+OUR_SCENARIOS = (*NATIVE_SCENARIOS, "stale", "fork")
+# The presets, and what no preset combines.
+SYSTEMS = (
+    System("wormhole", "shm"),
+    System("wormhole-sync", "shm", oneway=False),
+    System("wormhole-notify", "shm", oneway=False, notifications="always"),
+    System("tcp-sync", "tcp", oneway=False, local=False),
+    System("shm-all-messages", "shm", local=False),
+    System("tcp-oneway-local", "tcp"),
+    System("no-spinning", "shm", spin_us=0),
+)
+# Where the jail hides the file from which PoCL takes it, it is PoCL's own.
+ALLOWED_DIFFERENCES = ("Device Vendor ID",)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The application, linked with the system's loader."""
+    program = tmp_path_factory.mktemp("client") / "opencl_client"
+    argv = ["gcc", "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    argv += ["-o", str(program), str(SOURCE), "-l:libOpenCL.so.1"]
+    subprocess.run(argv, check=True, timeout=LIMIT_S)
+    return program
+
+
+def _run(
+    argv: list[str], chosen: System, folder: Path, build: str = "", **more: str
+) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
+    """A program's end and the stub's counters."""
+    library = native_build().library
+    worker = native_build(build).worker
+    vendors = folder / "vendors"
+    vendors.mkdir()
+    (vendors / "wormhole.icd").write_text(f"{library}\n", encoding="utf-8")
+    stats = folder / "stats.jsonl"
+    tcp = chosen.transport == "tcp"
+    config = HostServerConfig(unix=not tcp, tcp=tcp, worker=worker, jail=not build)
+    with host_server(config, folder / "server") as server:
+        environment = client_environment(os.environ, chosen, server, vendors)
+        environment |= {"WORMHOLE_STATS": str(stats), **more}
+        done = subprocess.run(
+            argv, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+    lines = stats.read_text(encoding="utf-8").splitlines() if stats.exists() else []
+    return done, [json.loads(line) for line in lines]
+
+
+def _expect(done: subprocess.CompletedProcess[str], scenarios: tuple[str, ...]) -> None:
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split("\n")[:-1] == [f"{name} ok" for name in scenarios]
+
+
+def test_expectations_hold_natively(client: Path) -> None:
+    assert execute([str(client), *NATIVE_SCENARIOS], "native", "process", timeout_s=LIMIT_S) == 0
+
+
+@pytest.mark.parametrize("chosen", SYSTEMS, ids=lambda chosen: chosen.name)
+def test_scenarios(client: Path, chosen: System, tmp_path: Path) -> None:
+    done, _ = _run([str(client), *OUR_SCENARIOS], chosen, tmp_path)
+    _expect(done, OUR_SCENARIOS)
+
+
+def test_each_call_is_one_message_without_local_answers(client: Path, tmp_path: Path) -> None:
+    done, lines = _run([str(client), "launch"], SYSTEMS[3], tmp_path)
+    _expect(done, ("launch",))
+    (counters,) = lines
+    # The loader asks for the platform once more, which is no call of the application.
+    assert counters["messages"] == counters["api_calls"] + 1
+    assert counters["round_trips"] == counters["messages"]
+    assert counters["local_answers"] == 0
+
+
+def test_what_has_succeeded_goes_one_way(client: Path, tmp_path: Path) -> None:
+    done, lines = _run([str(client), "launch"], SYSTEMS[0], tmp_path)
+    _expect(done, ("launch",))
+    (counters,) = lines
+    assert counters["oneway"] > 300  # of about 200 launches and as many non-blocking transfers
+    assert counters["local_answers"] > 700  # kernel arguments
+    assert counters["messages"] == counters["round_trips"] + counters["oneway"]
+
+
+def _clinfo(folder: Path, chosen: System | None) -> list[str]:
+    program = shutil.which("clinfo")
+    assert program is not None, "apt-get install clinfo"
+    if chosen is None:
+        shown = subprocess.run(
+            [program], capture_output=True, text=True, timeout=LIMIT_S, check=True
+        ).stdout
+    else:
+        done, _ = _run([program], chosen, folder)
+        assert done.returncode == 0, done.stderr
+        shown = done.stdout
+    return [line for line in shown.splitlines() if not line.strip().startswith(ALLOWED_DIFFERENCES)]
+
+
+@pytest.mark.parametrize("chosen", [SYSTEMS[0], SYSTEMS[3]], ids=lambda chosen: chosen.name)
+def test_clinfo_shows_the_real_device(chosen: System, tmp_path: Path) -> None:
+    native = _clinfo(tmp_path, None)
+    assert len(native) > 100
+    assert _clinfo(tmp_path, chosen) == native
+
+
+def test_no_platform_without_a_server(client: Path, tmp_path: Path) -> None:
+    vendors = tmp_path / "vendors"
+    vendors.mkdir()
+    (vendors / "wormhole.icd").write_text(f"{native_build().library}\n", encoding="utf-8")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "OCL_ICD_VENDORS": f"{vendors}/",
+        "WORMHOLE_SERVER": f"unix:{tmp_path}/nobody",
+    }
+    done = subprocess.run(
+        [str(client), "launch"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"{tmp_path}/nobody" in done.stderr
+    assert "clGetPlatformIDs" in done.stderr
