@@ -367,6 +367,7 @@ static const char *const readable[] = {
     "/proc/sys/kernel",
     "/sys/devices/system",
     "/sys/devices/virtual/dmi",
+    "/sys/bus/pci/devices/0000:00:00.0/vendor", /* PoCL's answer to CL_DEVICE_VENDOR_ID */
     "/sys/kernel/mm",
     "/sys/fs/cgroup",
     "/dev/urandom",

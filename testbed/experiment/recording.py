@@ -49,11 +49,15 @@ COMMAND_TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded call stream; sizes in bytes, `functions` counts calls by name."""
+    """A recorded call stream; sizes in bytes, `functions` counts calls by name.
+
+    `calls_at_marks` are the calls before each mark, so differences are the calls of a step.
+    """
 
     path: Path
     calls: int
     marks: tuple[str, ...]
+    calls_at_marks: tuple[int, ...]
     threads: int
     request_bytes: int
     reply_bytes: int
@@ -181,7 +185,7 @@ def _read(path: Path, data: mmap.mmap) -> Recording:
             f"{path} was made with the specs {spec:016x}, this checkout has {hash_of_specs():016x}",
             "record it again with ./inv record",
         )
-    marks: list[str] = []
+    marks: list[tuple[str, int]] = []
     functions: Counter[str] = Counter()
     threads: set[int] = set()
     waiting: dict[int, str] = {}
@@ -191,7 +195,8 @@ def _read(path: Path, data: mmap.mmap) -> Recording:
         kind, thread, size, body = _entry(path, data, at, number)
         sizes[kind] += size
         if kind == TYPE_MARK:
-            marks.append(data[body : body + size].decode("utf-8", errors="replace"))
+            label = data[body : body + size].decode("utf-8", errors="replace")
+            marks.append((label, functions.total()))
         elif kind == TYPE_REQUEST:
             _, opcode, _, _, sequence = REQUEST.unpack_from(data, body)
             name = function_names().get(opcode, f"opcode {opcode:#x}")
@@ -212,7 +217,8 @@ def _read(path: Path, data: mmap.mmap) -> Recording:
     return Recording(
         path=path,
         calls=sum(functions.values()),
-        marks=tuple(marks),
+        marks=tuple(label for label, _ in marks),
+        calls_at_marks=tuple(calls for _, calls in marks),
         threads=len(threads),
         request_bytes=sizes[TYPE_REQUEST],
         reply_bytes=sizes[TYPE_REPLY],

@@ -64,6 +64,7 @@ def test_a_recording_is_counted(tmp_path: Path) -> None:
     assert found.calls == 3
     assert found.functions == {"clFlush": 2, "clFinish": 1}
     assert found.marks == ("step 0",)
+    assert found.calls_at_marks == (1,)
     assert found.threads == 2
     assert found.request_bytes == 3 * recording.REQUEST.size + 5
     assert found.reply_bytes == 3 * recording.REPLY.size + 3
