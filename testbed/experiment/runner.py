@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from testbed.errors import TestbedError
-from testbed.experiment.plan import Trial, estimate_s
+from testbed.experiment.plan import ESTIMATE_BOOT_S, Trial, estimate_s
 from testbed.experiment.record import RunDirectory, TrialResult
 from testbed.progress import format_duration
 
@@ -81,15 +81,16 @@ def run_trials(
         say(f"{skipped} of {len(trials)} trials are in the record already")
     counts: dict[str, int] = {}
     in_a_row = 0
-    estimate = _Estimate()
+    estimate = _Estimate(waiting)
     try:
         for index, trial in enumerate(waiting):
+            begin_s = time.monotonic()
             outcome = _run_one(trial, executor, run)
             _record(trial, outcome, run)
             result = outcome.result
             counts[result.status] = counts.get(result.status, 0) + 1
             in_a_row = 0 if result.status == "ok" else in_a_row + 1
-            estimate.add(trial, result.wall_s)
+            estimate.add(trial, time.monotonic() - begin_s)
             left_s = estimate.left_s(waiting[index + 1 :])
             say(_progress_line(skipped + index + 1, len(trials), trial, outcome, left_s))
             if in_a_row >= FAILURES_IN_A_ROW_LIMIT and counts.get("ok", 0) == 0:
@@ -163,26 +164,42 @@ def _progress_line(
 
 
 class _Estimate:
-    """Time left: the mean of like trials seen so far, or the plan's guess scaled by the pace."""
+    """Time left: the mean of like trials seen so far, or the plan's guess scaled by the pace.
 
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, str, str], list[float]] = {}
+    The first trial of a guest, which boots it, is like other first trials only.
+    """
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        vms: set[str] = set()
+        self._first: set[str] = set()
+        for trial in trials:
+            if trial.vm and trial.vm not in vms:
+                vms.add(trial.vm)
+                self._first.add(trial.id)
+        self._seen: dict[tuple[str, ...], list[float]] = {}
         self._planned_s = 0.0
         self._real_s = 0.0
 
     def add(self, trial: Trial, wall_s: float) -> None:
+        """Note what a trial took, with everything around it."""
         self._seen.setdefault(self._kind(trial), []).append(wall_s)
-        self._planned_s += estimate_s([trial])
+        self._planned_s += self._guess_s(trial)
         self._real_s += wall_s
 
     def left_s(self, trials: Sequence[Trial]) -> float:
+        """Seconds that the trials will take."""
         total_s = 0.0
         pace = self._real_s / self._planned_s if self._planned_s > 0 else 1.0
         for trial in trials:
             seen = self._seen.get(self._kind(trial))
-            total_s += sum(seen) / len(seen) if seen else pace * estimate_s([trial])
+            total_s += sum(seen) / len(seen) if seen else pace * self._guess_s(trial)
         return total_s
 
-    @staticmethod
-    def _kind(trial: Trial) -> tuple[str, str, str]:
-        return trial.part, trial.placement, trial.system.name
+    def _guess_s(self, trial: Trial) -> float:
+        boot_s = 0.0 if not trial.vm or trial.id in self._first else ESTIMATE_BOOT_S
+        return estimate_s([trial]) - boot_s
+
+    def _kind(self, trial: Trial) -> tuple[str, ...]:
+        if trial.id in self._first:
+            return trial.form, trial.placement
+        return trial.form, trial.placement, trial.system.name
