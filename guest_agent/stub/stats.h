@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include "wh_codec.h"
+
 /* Counted per thread without atomics' cost; summed when a line is written. Add the name in stats.c. */
 struct wh_counters {
     uint64_t api_calls;
@@ -22,12 +24,6 @@ struct wh_counters {
 };
 
 #define WH_COUNTER_COUNT (sizeof(struct wh_counters) / sizeof(uint64_t))
-
-/* The thread that owns the counter adds; others only read. */
-static inline void wh_count(uint64_t *counter, uint64_t amount)
-{
-    __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + amount, __ATOMIC_RELAXED);
-}
 
 /* Appends a line: event "mark" or "exit", label may be NULL, totals of the process so far. */
 void wh_stats_write(const char *event, const char *label, const struct wh_counters *totals);

@@ -81,7 +81,9 @@ static int open_lane(struct wh_client *client, struct wh_lane *lane)
         close(fd);
         return error;
     }
-    client->tcp_session = welcome.session;
+    if (client->tcp_session == 0) {
+        client->tcp_session = welcome.session; /* the first connection: no other thread is here yet */
+    }
     lane->socket = fd;
     return 0;
 }

@@ -372,7 +372,7 @@ int wh_execute(struct wh_executor *executor, const struct wh_request_header *hea
     reply->out_count = 0;
     reply->out_next = 0;
     executor->scratch_used_bytes = 0;
-    executor->counters.messages++;
+    wh_count(&executor->counters.messages, 1);
     const struct wh_backend *backend = executor->session->backend;
     int status = backend != NULL && backend->dispatch != NULL
                      ? backend->dispatch(header->opcode, &request)
@@ -400,5 +400,5 @@ void wh_fill_reply_header(struct wh_executor *executor, struct wh_reply_header *
     header->async_error = (int32_t)(uint32_t)async;
     header->async_opcode = (uint32_t)(async >> 32);
     header->reserved = 0;
-    executor->counters.replies++;
+    wh_count(&executor->counters.replies, 1);
 }

@@ -353,7 +353,7 @@ static void *run_thread(void *argument)
                 continue;
             }
         }
-        executor->counters.sleeps++;
+        wh_count(&executor->counters.sleeps, 1);
         epoll_wait(ring->epoll_fd, &event, 1, -1);
     }
     return NULL;

@@ -51,7 +51,7 @@ static ssize_t receive_some(struct connection *connection, void *to, size_t size
             continue;
         }
         if (!asleep) {
-            executor->counters.sleeps++;
+            wh_count(&executor->counters.sleeps, 1);
             asleep = true;
         }
         poll(&wait, 1, -1);

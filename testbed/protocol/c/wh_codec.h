@@ -84,6 +84,12 @@ static inline bool wh_take_flag(uint32_t *flag)
     return wh_load32(flag) != 0 && __atomic_exchange_n(flag, 0, __ATOMIC_SEQ_CST) != 0;
 }
 
+/* Adds to a counter that one thread owns and others read. */
+static inline void wh_count(uint64_t *counter, uint64_t amount)
+{
+    wh_store64(counter, wh_load64(counter) + amount);
+}
+
 static inline uint64_t wh_now_ns(void)
 {
     struct timespec now;
