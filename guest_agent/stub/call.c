@@ -435,10 +435,10 @@ size_t wh_get_out(struct wh_call *call, void *to, size_t capacity_bytes)
         fail(call, -EBADMSG);
         return 0;
     }
-    const uint8_t *from = is_inline ? call->buffer->bytes + call->reply_used_bytes
-                                    : call->client->arena_base + location;
     size_t copied_bytes = written_bytes < capacity_bytes ? written_bytes : capacity_bytes;
     if (to != NULL && copied_bytes > 0) {
+        const uint8_t *from = is_inline ? call->buffer->bytes + call->reply_used_bytes
+                                        : call->client->arena_base + location;
         memcpy(to, from, copied_bytes);
     }
     if (is_inline) {
