@@ -31,16 +31,21 @@ def doctor(_: Context, json: bool = False) -> None:
     help={
         "profile": "experiment in workloads/experiments/ (default: quick; no GPU, no KVM needed)",
         "resume": "directory of a stopped run to go on with",
+        "out": "directory for results (default: results/ of the checkout)",
         "placement": f"only this {PLACEMENT_HELP}",
     }
 )
 @guarded
-def reproduce(_: Context, profile: str = "quick", resume: str = "", placement: str = "") -> None:
+def reproduce(
+    _: Context, profile: str = "quick", resume: str = "", out: str = "", placement: str = ""
+) -> None:
     """The main job: build what is missing, boot guests, compare all systems, leave results."""
+    from testbed.experiment.conduct import RESULTS
     from testbed.experiment.reproduce import reproduce as run
 
     run(
         profile,
+        out=Path(out) if out else RESULTS,
         resume=Path(resume) if resume else None,
         placements=(placement,) if placement else None,
     )
@@ -52,12 +57,18 @@ def reproduce(_: Context, profile: str = "quick", resume: str = "", placement: s
         "experiment": "experiment file or its name in workloads/experiments/",
         "dry-run": "print the plan and its estimated time, run nothing",
         "resume": "directory of a stopped run to go on with",
+        "out": "directory for results (default: results/ of the checkout)",
         "placement": f"only this {PLACEMENT_HELP}",
     },
 )
 @guarded
 def run(
-    _: Context, experiment: str, dry_run: bool = False, resume: str = "", placement: str = ""
+    _: Context,
+    experiment: str,
+    dry_run: bool = False,
+    resume: str = "",
+    out: str = "",
+    placement: str = "",
 ) -> None:
     """Run one experiment."""
     from testbed.experiment import conduct, reproduce
@@ -67,6 +78,7 @@ def run(
         return
     request = conduct.Request(
         experiment,
+        out=Path(out) if out else conduct.RESULTS,
         resume=Path(resume) if resume else None,
         placements=(placement,) if placement else None,
     )
@@ -130,9 +142,8 @@ def execute(
 @guarded
 def record(_: Context, out: str = "", workload: str = "") -> None:
     """Record a program's call stream: ./inv record [--out FILE] -- PROGRAM ARGUMENTS."""
-    from testbed.experiment.byhand import record as run_record
-
     from testbed.cli import command_after_dashes
+    from testbed.experiment.byhand import record as run_record
 
     run_record(command_after_dashes(), workload, Path(out) if out else None)
 
