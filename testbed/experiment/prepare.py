@@ -69,11 +69,14 @@ class Bundle:
 
     def environment(self, directory: Path | PurePosixPath) -> dict[str, str]:
         """The variables that the program needs, beside those of the system under test."""
+        # Without a word tinygrad takes any accelerator it finds, forwarded or not.
+        device = {"DEV": "CL"} if isinstance(self.workload.task, Model) else {}
         return {
             "PYTHONPATH": str(directory / "site"),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONNOUSERSITE": "1",
             "PYTHONHASHSEED": "0",
+            **device,
             **dict(self.workload.environment),
         }
 
@@ -289,6 +292,7 @@ def _write_job(directory: Path, workload: Workload, model: Model) -> None:
         },
         "batch": model.batch,
         "steps": workload.steps,
+        "packages": {package.name: package.version for package in workload.packages},
         "data": {"file": "data.safetensors", "sha256": sha256},
     }
     (directory / "job.json").write_text(json.dumps(job, indent=1), encoding="utf-8")

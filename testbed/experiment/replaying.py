@@ -85,7 +85,7 @@ def replay_recording(
         raise TestbedError(
             f"the replay of {path} ended with status {run.status}: "
             f"{run.complaint or 'it said nothing'}",
-            f"see {logs}",
+            f"try ./inv exec --system {chosen.name} --placement {placement} -- clinfo -l",
         )
     verdict = check_replay(result, recording.calls)
     if verdict.passed and run.status != 0:
@@ -102,7 +102,7 @@ def _on_host(
     with _host_environment(chosen, native, logs, stats) as environment:
         end = run_program(argv, environment, logs, stdout, stderr, timeout_s)
     if end.timed_out:
-        raise _too_slow(recording, timeout_s, logs)
+        raise _too_slow(recording, timeout_s)
     return _Run(
         end.status,
         stdout.read_text(encoding="utf-8", errors="replace"),
@@ -179,7 +179,7 @@ def _in_guest(
             )
             wall_s = time.monotonic() - begin_s
             if done.reason == "timeout":
-                raise _too_slow(recording, timeout_s, logs)
+                raise _too_slow(recording, timeout_s)
             stub = vm.ssh.run(["cat", stats]).stdout.decode("utf-8", errors="replace")
     errors = [line for line in done.stderr.splitlines() if line.strip()]
     output = "\n".join(json.dumps(event) for event in done.events)
@@ -196,8 +196,8 @@ def _json_lines(text: str) -> list[Event]:
     return found
 
 
-def _too_slow(recording: Recording, timeout_s: float, logs: Path) -> TestbedError:
+def _too_slow(recording: Recording, timeout_s: float) -> TestbedError:
     return TestbedError(
         f"the replay of {recording.path} was stopped at its limit of {timeout_s:.0f} s",
-        f"see {logs}",
+        "is the machine busy with something else? Record fewer steps otherwise",
     )

@@ -35,6 +35,7 @@ PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 VERSION = re.compile(r"[0-9][A-Za-z0-9.+!-]*")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+TRAINER = "tinygrad"  # what workloads/programs/train_tinygrad.py imports
 DATA_SETS = ("digits",)
 OPTIMISERS = ("sgd",)
 
@@ -195,6 +196,8 @@ def parse_workload(section: Section) -> Workload:
             "warmup_steps", f"is {warmup_steps} of {steps} steps", "leave steps to be measured"
         )
     packages = tuple(_package(item) for item in section.sections("packages", ()))
+    if isinstance(task, Model) and TRAINER not in [package.name for package in packages]:
+        raise section.error("packages", f"lacks {TRAINER}", "a model is trained with it: pin it")
     environment = _environment(section)
     tolerance = _tolerance(section)
     timeout_s = section.integer("timeout_s", DEFAULT_TIMEOUT_S, minimum=1, maximum=TIMEOUT_LIMIT_S)

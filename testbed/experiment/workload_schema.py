@@ -79,7 +79,7 @@ def workload_schema() -> Schema:
         **_mapping("A workload of the testbed.", properties, required=["name", "doc", "steps"]),
         "oneOf": [
             {
-                "required": ["model", "data", "optimiser", "batch", "weights_seed"],
+                "required": ["model", "data", "optimiser", "batch", "weights_seed", "packages"],
                 "properties": {"command": False},
             },
             {"required": ["command"], "properties": dict.fromkeys(model_only, False)},

@@ -34,6 +34,7 @@ MODEL: dict[str, Any] = {
     "batch": 4,
     "weights_seed": 1,
     "steps": 5,
+    "packages": [{"name": "tinygrad", "version": "0.12.0", "sha256": "0" * 64}],
 }
 COMMAND: dict[str, Any] = {
     "name": "some",
@@ -104,6 +105,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"steps": 3, "warmup_steps": 3}, "warmup_steps"),
     ({"packages": [{"name": "tinygrad", "version": "0.12.0", "sha256": "00"}]}, "sha256"),
     ({"packages": [{"name": "-r", "version": "1", "sha256": "0" * 64}]}, "name"),
+    ({"packages": []}, "lacks tinygrad"),
     ({"environment": {"WORMHOLE_SERVER": "x"}}, "WORMHOLE_SERVER"),
     ({"environment": {"A B": "x"}}, "A B"),
     ({"tolerance": {"absolut": 1}}, "absolute"),
@@ -172,9 +174,16 @@ def test_schema_and_loader_know_the_same_keys() -> None:
 
 @pytest.mark.parametrize(("change", "named"), CHANGES)
 def test_the_schema_refuses_what_the_loader_refuses(change: dict[str, Any], named: str) -> None:
-    beyond_a_schema = {"name", "10 classes", "flatten", "does not fit", "warmup_steps"}
+    beyond_a_schema = {
+        "lacks tinygrad",
+        "name",
+        "10 classes",
+        "flatten",
+        "does not fit",
+        "warmup_steps",
+    }
     validator = jsonschema.Draft202012Validator(json.loads(schema_text()))
     assert validator.is_valid(MODEL)
     assert validator.is_valid({**MODEL, **change}) == (
-        named in beyond_a_schema and "packages" not in change
+        named in beyond_a_schema and change.get("packages") in (None, [])
     )

@@ -29,7 +29,6 @@ from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.device import Buffer
 from tinygrad.nn.optim import SGD
 
-TINYGRAD_VERSION = "0.12.0"
 TRACED_CALLS = 2  # TinyJit runs once plainly, once capturing, and replays from then on
 
 
@@ -68,7 +67,7 @@ def train(job: dict[str, Any], directory: Path, data: PreparedData) -> None:
         event="start",
         workload=job["name"],
         python=platform.python_version(),
-        tinygrad=TINYGRAD_VERSION,
+        packages=job["packages"],
         device=device_facts(),
         data_sha256=data.sha256,
         start=start_form,
@@ -132,7 +131,7 @@ def capture_conditions(job: dict[str, Any]) -> dict[str, str]:
     """What must be equal for a captured step to be the step that tracing would give here."""
     task = {key: job[key] for key in ("model", "optimiser", "batch")}
     return {
-        "tinygrad": TINYGRAD_VERSION,
+        "packages": json.dumps(job["packages"], sort_keys=True),
         "python": ".".join(platform.python_version_tuple()[:2]),
         "task": hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest(),
         **device_facts(),
