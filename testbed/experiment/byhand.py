@@ -14,6 +14,8 @@ from testbed.experiment.recording import Recording, record_bundle, record_comman
 from testbed.experiment.replaying import replay_recording
 from testbed.experiment.systems import system
 from testbed.experiment.workload import find_workload
+from testbed.machine.bench import bench_call as measure_calls
+from testbed.machine.bench import table
 from testbed.progress import say
 
 
@@ -70,6 +72,12 @@ def replay(path: Path, system_name: str, placement: str, as_json: bool) -> None:
         )
     if not done.verdict.passed:
         raise TestbedError(f"the replay of {path} differs: {done.verdict.reason}")
+
+
+def bench_call(placement: str, as_json: bool, spin_us: int | None) -> None:
+    """Measure calls with the null backend and print the figures; see testbed/machine/bench.py."""
+    figures = measure_calls(placement, spin_us, say)
+    print(json.dumps(figures, indent=2) if as_json else table(figures))
 
 
 def _summary(recording: Recording) -> str:

@@ -128,6 +128,36 @@ def summarise(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]
     return figures
 
 
+def table(figures: Mapping[str, Any]) -> str:
+    """The figures as lines for a terminal: time with quartiles, notifications each way per call."""
+    rows = (
+        ("floor", "bare shared memory, no call", None),
+        ("sync", "call that waits", "wormhole"),
+        ("oneway", "one-way call, cost to the caller", None),
+        ("notify", "call with a notification each way", "wormhole-notify"),
+        ("tcp_sync", "call over TCP", "tcp-sync"),
+    )
+    lines = [
+        f"{figures['placement']} placement, spin bound {figures['spin_us']} us,"
+        f" network {figures['network']}",
+        f"{'':34}{'median ns':>11}{'quartiles':>21}{'notified':>10}{'woken':>8}",
+    ]
+    for name, text, counted in rows:
+        first, third = figures["quartiles_ns"][name]
+        line = f"{text:34}{figures[f'{name}_ns']:11.1f}{f'{first:.1f} - {third:.1f}':>21}"
+        if counted is not None:
+            per_call = figures["per_call"][counted]
+            line += f"{per_call['notifications']:10.3f}{per_call['wakes']:8.3f}"
+        lines.append(line)
+    for name, counts in figures.get("device", {}).items():
+        lines.append(
+            f"device's counters, {name}: {counts['control_notifications']} notifications"
+            f" ({counts['senders_notifications']} sent) and {counts['wakes']} wakes"
+            f" for {counts['messages']} messages"
+        )
+    return "\n".join(lines)
+
+
 def _samples(runs: Sequence[Mapping[str, Any]], series: str) -> list[float]:
     return [float(value) for run in runs for value in run[f"{series}_samples_ns"]]
 

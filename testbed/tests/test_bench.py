@@ -34,6 +34,9 @@ def test_figures_are_medians_over_all_blocks() -> None:
     assert figures["per_call"]["wormhole"] == {"notifications": 0.0, "wakes": 1.0, "sleeps": 0.5}
     assert figures["notifications_per_oneway"] == 0.25
     assert figures["blocks"]["sync"] == 4
+    shown = bench.table({"placement": "process", "spin_us": 50, "network": "loopback", **figures})
+    assert "call that waits" in shown
+    assert "306.0" in shown
 
 
 def test_unknown_placement_is_refused() -> None:
