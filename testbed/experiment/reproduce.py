@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from testbed.analysis.report import Report
+from testbed.analysis.tables import terminal
 from testbed.experiment.conduct import RESULTS, Conducted, Request, conduct
 from testbed.progress import format_duration, say
 
@@ -41,7 +42,8 @@ def run_experiment(request: Request, print_line: Print = print) -> Conducted:
 
     def show(placement: str, report: Report) -> None:
         tell(f"{placement} placement is measured")
-        print_line(report.text)
+        shown = [c for c in report.comparisons if c.group.placement == placement]
+        print_line(terminal(shown))
         print_line("")
 
     done = conduct(request, tell, show)
