@@ -103,7 +103,7 @@ class Executor:
         watch = NoiseWatch(with_guest=guest is not None)
         begin_s = time.process_time()
         if guest is not None:
-            attempt = self._in_guest(guest, trial, chosen, subject, files)
+            attempt = self._in_guest_or_end_it(guest, trial, chosen, subject, files)
         elif chosen.is_native:
             attempt = self._native(trial, subject, files)
         else:
@@ -222,6 +222,24 @@ class Executor:
         if in_guest:
             return [GUEST_REPLAY, str(folder / subject.recorded.path.name), "--json"]
         return [str(self._parts.replay), str(subject.recorded.path), "--json"]
+
+    def _in_guest_or_end_it(
+        self,
+        guest: RunningGuest,
+        trial: Trial,
+        chosen: System,
+        subject: Subject,
+        files: TrialFiles,
+    ) -> Attempt:
+        """Run a trial in a guest; one that hung or broke gets no further trial, the next boots."""
+        try:
+            attempt = self._in_guest(guest, trial, chosen, subject, files)
+        except TestbedError:
+            self.close()
+            raise
+        if attempt.timed_out:
+            self.close()
+        return attempt
 
     def _in_guest(
         self,

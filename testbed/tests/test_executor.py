@@ -164,6 +164,37 @@ def test_one_guest_a_round_and_none_left(tmp_path: Path, files: TrialFiles) -> N
     assert (metrics["vm_user_s"], metrics["worker_user_s"], metrics["sessions"]) == (1.0, 1.0, 1)
 
 
+def test_a_guest_that_hung_or_broke_gets_no_further_trial(
+    tmp_path: Path, files: TrialFiles
+) -> None:
+    log: list[str] = []
+    faults: list[Any] = [TestbedError("the guest is gone"), "hang", None]
+
+    class Faulty(FakeGuest):
+        def run(
+            self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, logs: Path
+        ) -> Attempt:
+            attempt = super().run(argv, environment, timeout_s, logs)
+            fault = faults.pop(0)
+            if isinstance(fault, TestbedError):
+                raise fault
+            return replace(attempt, timed_out=fault == "hang")
+
+    def boot(name: str) -> RunningGuest:
+        log.append("boot")
+        return Faulty(name, log)
+
+    executor = Executor(settings(tmp_path, boot))
+    first, second, third = make_plan(example(), "tcg", ["guest"])[:3]
+    with pytest.raises(TestbedError, match="the guest is gone"):
+        executor.run(first, files)
+    assert executor.run(second, files).result.status == "timeout"
+    assert executor.run(third, files).result.status == "ok"
+    executor.close()
+    lives = [line.split()[0] for line in log if not line.startswith("run")]
+    assert lives == ["boot", "close"] * 3
+
+
 def test_a_guest_where_none_can_be_booted_is_a_clear_error(
     tmp_path: Path, files: TrialFiles
 ) -> None:
