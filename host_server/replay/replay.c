@@ -161,48 +161,115 @@ static bool is_volatile(const struct wh_request_header *request)
 static uint64_t word_at(const uint8_t *bytes, size_t at, size_t size_bytes)
 {
     uint64_t word = 0;
-    size_t left_bytes = size_bytes - at;
+    size_t left_bytes = at < size_bytes ? size_bytes - at : 0;
     memcpy(&word, bytes + at, left_bytes < sizeof(word) ? left_bytes : sizeof(word));
     return word;
+}
+
+/* A reply that is being compared, both forms of it. */
+struct pair {
+    const uint8_t *before;
+    const uint8_t *now;
+    size_t before_bytes;
+    size_t now_bytes;
+};
+
+/* Compares a part; places are those of the whole reply. */
+static void compare_part(struct totals *totals, const struct wh_recorded *item,
+                         const struct pair *part, size_t place)
+{
+    char what[64];
+    totals->compared_bytes += part->now_bytes;
+    if (part->before_bytes == part->now_bytes &&
+        memcmp(part->before, part->now, part->now_bytes) == 0) {
+        return;
+    }
+    size_t common_bytes =
+        part->before_bytes < part->now_bytes ? part->before_bytes : part->now_bytes;
+    for (size_t at = 0; at < common_bytes; at += sizeof(uint64_t)) {
+        uint64_t before = word_at(part->before, at, common_bytes);
+        uint64_t now = word_at(part->now, at, common_bytes);
+        if (before != now) {
+            snprintf(what, sizeof(what), "the result at byte %zu", place + at);
+            note(totals, item, what, before, now);
+            return;
+        }
+    }
+    note(totals, item, "the size of the results", part->before_bytes, part->now_bytes);
+}
+
+/* Bytes of an output area in a reply: its size, then its content. */
+static size_t area_bytes(const uint8_t *bytes, size_t at, size_t size_bytes)
+{
+    size_t left_bytes = size_bytes - at;
+    uint64_t content_bytes = word_at(bytes, at, size_bytes);
+    if (left_bytes < sizeof(uint64_t) || content_bytes > left_bytes - sizeof(uint64_t)) {
+        return left_bytes;
+    }
+    return sizeof(uint64_t) + wh_align(content_bytes, WH_ITEM_BYTES);
+}
+
+/*
+ * A reply that says which reads are complete. With several threads that may come with the reply to
+ * one thread or to another, so a read is compared where both times its data came.
+ */
+static void compare_with_reads(struct totals *totals, const struct wh_recorded *item,
+                               const struct pair *whole, int own_areas)
+{
+    const size_t flags_bytes = (size_t)wh_cl_asked.count * sizeof(uint64_t);
+    size_t before_at = sizeof(uint64_t) + flags_bytes;
+    size_t now_at = before_at;
+    struct pair part = {whole->before, whole->now, sizeof(uint64_t), sizeof(uint64_t)};
+    if (whole->before_bytes < before_at || whole->now_bytes < now_at) {
+        compare_part(totals, item, whole, 0);
+        return;
+    }
+    compare_part(totals, item, &part, 0); /* the error */
+    size_t areas = (size_t)own_areas + wh_cl_asked.carried;
+    for (size_t i = 0; i < areas; i++) {
+        size_t flag_at = sizeof(uint64_t) * (i - (size_t)own_areas + 1);
+        part.before = whole->before + before_at;
+        part.now = whole->now + now_at;
+        part.before_bytes = area_bytes(whole->before, before_at, whole->before_bytes);
+        part.now_bytes = area_bytes(whole->now, now_at, whole->now_bytes);
+        bool came = i < (size_t)own_areas ||
+                    (word_at(whole->before, flag_at, whole->before_bytes) == WH_CL_READ_DONE &&
+                     word_at(whole->now, flag_at, whole->now_bytes) == WH_CL_READ_DONE);
+        if (came) {
+            compare_part(totals, item, &part, now_at);
+        }
+        before_at += part.before_bytes;
+        now_at += part.now_bytes;
+    }
 }
 
 static void compare(struct totals *totals, const struct wh_recorded *item, int status,
                     const struct wh_reply *reply)
 {
     const struct wh_reply_header *recorded = item->reply;
-    const uint8_t *expected = (const uint8_t *)(recorded + 1);
-    size_t size_bytes = status == 0 ? reply->size_bytes : 0;
-    char what[64];
+    const struct pair whole = {
+        .before = (const uint8_t *)(recorded + 1),
+        .now = reply->bytes,
+        .before_bytes = recorded->size_bytes,
+        .now_bytes = status == 0 ? reply->size_bytes : 0,
+    };
     if (recorded->status != status) {
         note(totals, item, "the status", (uint64_t)(int64_t)recorded->status,
              (uint64_t)(int64_t)status);
-        return;
-    }
-    if (is_volatile(item->request)) {
+    } else if (is_volatile(item->request)) {
         totals->not_compared++;
-        return;
+    } else if (status == 0 && wh_cl_asked.count > 0) {
+        compare_with_reads(totals, item, &whole, reply->out_count - (int)wh_cl_asked.carried);
+    } else {
+        compare_part(totals, item, &whole, 0);
     }
-    totals->compared_bytes += size_bytes;
-    if (recorded->size_bytes == size_bytes && memcmp(expected, reply->bytes, size_bytes) == 0) {
-        return;
-    }
-    size_t common_bytes = recorded->size_bytes < size_bytes ? recorded->size_bytes : size_bytes;
-    for (size_t at = 0; at < common_bytes; at += sizeof(uint64_t)) {
-        uint64_t before = word_at(expected, at, common_bytes);
-        uint64_t now = word_at(reply->bytes, at, common_bytes);
-        if (before != now) {
-            snprintf(what, sizeof(what), "the result at byte %zu", at);
-            note(totals, item, what, before, now);
-            return;
-        }
-    }
-    note(totals, item, "the size of the results", recorded->size_bytes, size_bytes);
 }
 
 /* One call: false if the recording is not what this program can carry out. */
 static bool replay_call(struct wh_executor *executor, const struct wh_recorded *item,
                         struct totals *totals)
 {
+    memset(&wh_cl_asked, 0, sizeof(wh_cl_asked));
     int status = wh_execute(executor, item->request, (const uint8_t *)item->request);
     if (status == -EBADMSG) {
         fprintf(stderr, "wormhole-replay: entry %llu, %s: malformed request, record again\n",

@@ -82,6 +82,15 @@ struct wh_cl_reads {
 
 void wh_cl_take_reads(struct wh_request *request, struct wh_cl_reads *reads);
 
+/* What the last call of this thread asked; a replay resets it and compares what it says with care.
+ */
+struct wh_cl_asked {
+    cl_uint count;
+    cl_uint carried;
+};
+extern __thread struct wh_cl_asked wh_cl_asked;
+#define WH_CL_READ_DONE 1u /* the flag of a read whose data is there */
+
 /* Finds out which are complete; all of `finished` (NULL: no queue) are. Then the reply: flags, own
  * outs, data. */
 void wh_cl_look(struct wh_cl_reads *reads, cl_command_queue finished);

@@ -147,7 +147,7 @@ size_t wh_cl_image_format_bytes(cl_uint num_entries, const cl_uint *num_image_fo
 /* Non-blocking reads whose data the client has not copied yet. */
 enum read_flag {
     READ_PENDING = 0,
-    READ_DONE = 1,
+    READ_DONE = WH_CL_READ_DONE,
     READ_GONE = 2,
     READ_FAILED = 3,
 };
@@ -237,6 +237,8 @@ static void forget(struct wh_session *session, const uint64_t *ids, uint64_t cou
     pthread_mutex_unlock(&pending_lock);
 }
 
+__thread struct wh_cl_asked wh_cl_asked;
+
 void wh_cl_take_reads(struct wh_request *request, struct wh_cl_reads *reads)
 {
     uint64_t count = wh_take_u64(request);
@@ -251,8 +253,10 @@ void wh_cl_take_reads(struct wh_request *request, struct wh_cl_reads *reads)
         reads->items[i].carried = wh_take_u64(request) != 0;
         if (reads->items[i].carried) {
             reads->items[i].to = wh_take_out(request, &reads->items[i].capacity_bytes);
+            wh_cl_asked.carried++;
         }
     }
+    wh_cl_asked.count = (cl_uint)count;
     reads->count = (cl_uint)count;
     uint64_t ids[WH_CL_READS_ASKED_MAX];
     uint64_t copied = wh_take_u64(request);

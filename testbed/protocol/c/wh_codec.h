@@ -1,5 +1,6 @@
 /*
- * wh_codec.h - what stub and worker must do alike: alignment, ordered access to shared words, and time in a spin.
+ * wh_codec.h - what stub and worker must do alike: alignment, ordered access to shared words, and
+ * time in a spin.
  *
  * Every shared word has one writer; the helpers name the pairing that makes each access safe.
  */
@@ -27,7 +28,8 @@ static inline size_t wh_align(size_t size_bytes, size_t alignment)
     return (size_bytes + alignment - 1) & ~(alignment - 1);
 }
 
-/* Publishes everything stored before; pairs with wh_load_acquire32 or -64 of the same word on the other side. */
+/* Publishes everything stored before; pairs with wh_load_acquire32 or -64 of the same word on the
+ * other side. */
 static inline void wh_store_release32(uint32_t *word, uint32_t value)
 {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
@@ -70,15 +72,17 @@ static inline void wh_store64(uint64_t *word, uint64_t value)
 }
 
 /*
- * The two halves of going to sleep without a lost wake-up: the sleeper stores its flag, fences and rechecks the data;
- * the sender stores the data, fences and looks at the flag. One of them sees the other.
+ * The two halves of going to sleep without a lost wake-up: the sleeper stores its flag, fences and
+ * rechecks the data; the sender stores the data, fences and looks at the flag. One of them sees the
+ * other.
  */
 static inline void wh_fence(void)
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-/* Takes a sleeper's flag: true for exactly one of several senders. The plain look first keeps the common case cheap. */
+/* Takes a sleeper's flag: true for exactly one of several senders. The plain look first keeps the
+ * common case cheap. */
 static inline bool wh_take_flag(uint32_t *flag)
 {
     return wh_load32(flag) != 0 && __atomic_exchange_n(flag, 0, __ATOMIC_SEQ_CST) != 0;
@@ -125,8 +129,8 @@ static inline uint64_t wh_measure_ticks_per_us(void)
 }
 
 /*
- * Whether to use the pause instruction while spinning. Under QEMU's emulator it leaves the translated code and takes a
- * global lock, which costs more than the whole round trip.
+ * Whether to use the pause instruction while spinning. Under QEMU's emulator it leaves the
+ * translated code and takes a global lock, which costs more than the whole round trip.
  */
 static inline bool wh_pause_is_cheap(void)
 {
@@ -157,7 +161,8 @@ static inline void wh_pause(bool pause_is_cheap)
 #endif
 }
 
-/* The next sequence number; 0 is never one, so that a fresh reply slot is never taken for a reply. */
+/* The next sequence number; 0 is never one, so that a fresh reply slot is never taken for a reply.
+ */
 static inline uint32_t wh_next_sequence(uint32_t sequence)
 {
     return sequence + 1 == 0 ? 1 : sequence + 1;

@@ -1,9 +1,11 @@
 /*
- * wh_record.h - file format of a recorded call stream (WORMHOLE_RECORD): a header, then entries, little endian.
+ * wh_record.h - file format of a recorded call stream (WORMHOLE_RECORD): a header, then entries,
+ * little endian.
  *
- * A request and its reply are recorded as they travelled over TCP: header, then arguments or results, all data inline.
- * Entries stand in the order in which requests were published and replies arrived; a reply carries its request's
- * sequence number, which is unique within the file until it wraps.
+ * A request and its reply are recorded as they travelled over TCP: header, then arguments or
+ * results, all data inline. Entries stand in the order in which requests were published and replies
+ * arrived; a reply carries its request's sequence number, which is unique within the file until it
+ * wraps.
  */
 #ifndef WH_RECORD_H
 #define WH_RECORD_H
