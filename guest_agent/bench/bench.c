@@ -1,11 +1,13 @@
 /*
- * bench.c - what one call costs over whatever WORMHOLE_SERVER names: `wormhole-bench [--calls N] [--blocks N]`, one JSON object.
+ * bench.c - what one call costs over whatever WORMHOLE_SERVER names: `wormhole-bench [--calls N]
+ * [--blocks N]`, one JSON object.
  *
- * floor_ns   a round trip of two cache lines between this process and the worker, no call in it (shared memory only)
- * sync_ns    a call that waits for its reply
- * oneway_ns  what a one-way call costs its caller, in a burst that ends before the worker is known to be done
+ * floor_ns   a round trip of two cache lines between this process and the worker, no call in it
+ * (shared memory only) sync_ns    a call that waits for its reply oneway_ns  what a one-way call
+ * costs its caller, in a burst that ends before the worker is known to be done
  *
- * The three are measured in interleaved blocks; a figure is the median of the blocks' means, and the means stand beside it.
+ * The three are measured in interleaved blocks; a figure is the median of the blocks' means, and
+ * the means stand beside it.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -144,7 +146,8 @@ static uint64_t wakes(const struct wh_client *client)
     return wh_load64(&client->header->wakes_sent);
 }
 
-/* Notifications per synchronous call, each way, and waits that slept; and one-way ones of a burst. */
+/* Notifications per synchronous call, each way, and waits that slept; and one-way ones of a burst.
+ */
 static void print_counts(void)
 {
     const struct wh_client *client = session();

@@ -1,5 +1,6 @@
 /*
- * arena.c - extents of whole pages with boundary tags, free ones in lists by the logarithm of their length.
+ * arena.c - extents of whole pages with boundary tags, free ones in lists by the logarithm of their
+ * length.
  */
 #include "arena.h"
 
@@ -70,7 +71,7 @@ static void unlink_extent(struct wh_arena *arena, uint32_t first)
 
 static uint32_t find(const struct wh_arena *arena, uint32_t length)
 {
-    for (unsigned int class = class_of(length); class < WH_CLASS_COUNT; class++) {
+    for (unsigned int class = class_of(length); class < WH_CLASS_COUNT; class ++) {
         uint32_t first = arena->classes[class];
         /* Only the first class searched can hold extents that are too short. */
         while (first != WH_NO_PAGE && arena->pages[first].length < length) {

@@ -1,8 +1,9 @@
 /*
- * arena.h - hands out blocks of the session's arena. All book-keeping is in the client's own memory: the arena holds data only.
+ * arena.h - hands out blocks of the session's arena. All book-keeping is in the client's own
+ * memory: the arena holds data only.
  *
- * A location is the offset of the data in the arena; its block header lies WH_BLOCK_HEADER_BYTES in front of it.
- * Not thread-safe: the session's arena lock is held around every call.
+ * A location is the offset of the data in the arena; its block header lies WH_BLOCK_HEADER_BYTES in
+ * front of it. Not thread-safe: the session's arena lock is held around every call.
  */
 #ifndef WH_ARENA_H
 #define WH_ARENA_H
@@ -23,7 +24,8 @@ void wh_arena_free(struct wh_arena *arena, uint64_t location);
 /* Frees the block once the worker has cleared its busy word (stored before publishing). */
 void wh_arena_defer(struct wh_arena *arena, uint64_t location);
 
-/* Frees deferred blocks that are no longer busy, looking at no more than `limit` busy ones; returns how many those were. */
+/* Frees deferred blocks that are no longer busy, looking at no more than `limit` busy ones; returns
+ * how many those were. */
 uint32_t wh_arena_reap(struct wh_arena *arena, uint32_t limit);
 
 /* Location of a deferred block that was busy at the last reap, 0 if none. */

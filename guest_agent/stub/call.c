@@ -15,7 +15,7 @@
 #define WH_RESERVED_BYTES 2048u /* of a request or a reply slot, kept for scalars */
 #define WH_REAP_LIMIT 8u        /* busy blocks that an allocation looks at */
 #define WH_SLOT_ROOM                                                                               \
-    (WH_SLOT_BYTES - sizeof(struct wh_slot_header) - sizeof(struct wh_reply_header) -             \
+    (WH_SLOT_BYTES - sizeof(struct wh_slot_header) - sizeof(struct wh_reply_header) -              \
      WH_RESERVED_BYTES)
 
 static void fail(struct wh_call *call, int error)
@@ -89,8 +89,8 @@ static int wait_for_block(struct wh_call *call, uint64_t busy_location)
 {
     struct wh_client *client = call->client;
     if (busy_location != 0) {
-        return wh_ring_wait(client, call->thread, wh_arena_busy_word(client->arena, busy_location), 1,
-                            &client->header->space_waiting);
+        return wh_ring_wait(client, call->thread, wh_arena_busy_word(client->arena, busy_location),
+                            1, &client->header->space_waiting);
     }
     return -ENOMEM;
 }
@@ -151,7 +151,8 @@ static uint64_t add_block(struct wh_call *call, size_t size_bytes, bool outlives
     return location;
 }
 
-static void put_bytes(struct wh_call *call, const void *bytes, size_t size_bytes, bool outlives_call)
+static void put_bytes(struct wh_call *call, const void *bytes, size_t size_bytes,
+                      bool outlives_call)
 {
     bool fits_inline = size_bytes <= WH_INLINE_BYTES_MAX &&
                        call->size_bytes + size_bytes <= WH_REQUEST_BYTES_MAX - WH_RESERVED_BYTES;
@@ -212,8 +213,9 @@ static void add_out(struct wh_call *call, uint64_t location, size_t capacity_byt
 void wh_put_out(struct wh_call *call, size_t capacity_bytes, bool wanted)
 {
     uint64_t location = WH_INLINE;
-    bool fits_slot = capacity_bytes <= WH_INLINE_BYTES_MAX &&
-                     call->inline_out_bytes + wh_align(capacity_bytes, WH_ITEM_BYTES) <= WH_SLOT_ROOM;
+    bool fits_slot =
+        capacity_bytes <= WH_INLINE_BYTES_MAX &&
+        call->inline_out_bytes + wh_align(capacity_bytes, WH_ITEM_BYTES) <= WH_SLOT_ROOM;
     if (!wanted) {
         location = WH_NULL;
         capacity_bytes = 0;
@@ -315,8 +317,8 @@ static void seal(struct wh_call *call, bool wants_reply)
 static int send_request(struct wh_call *call, struct wh_lane *lane)
 {
     struct wh_counters *counters = &call->thread->counters;
-    int error = call->client->transport->send(call->client, call->thread, lane,
-                                              call->buffer->bytes, call->size_bytes);
+    int error = call->client->transport->send(call->client, call->thread, lane, call->buffer->bytes,
+                                              call->size_bytes);
     if (error == 0) {
         call->published = true;
         wh_count(&counters->messages, 1);
@@ -341,7 +343,8 @@ static int exchange(struct wh_call *call, struct wh_lane *lane)
     if (error != 0) {
         return error;
     }
-    error = call->client->transport->receive(call->client, call->thread, lane, call->buffer, &reply);
+    error =
+        call->client->transport->receive(call->client, call->thread, lane, call->buffer, &reply);
     if (error != 0) {
         return error;
     }

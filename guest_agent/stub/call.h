@@ -1,8 +1,9 @@
 /*
  * call.h - one forwarded call, as generated and manual stubs see it.
  *
- * A stub begins a call, puts its arguments in the order of the spec, sends it one way or waits for the reply, gets the results in
- * order, and ends it. The request is built in a buffer of the calling thread, so nothing is shared until it is published whole.
+ * A stub begins a call, puts its arguments in the order of the spec, sends it one way or waits for
+ * the reply, gets the results in order, and ends it. The request is built in a buffer of the
+ * calling thread, so nothing is shared until it is published whole.
  *
  *     struct wh_call call;
  *     if (wh_call_begin(&call, WH_OP_clFinish) != 0) { return CL_DEVICE_NOT_AVAILABLE; }
@@ -35,7 +36,8 @@ struct wh_call {
     size_t inline_out_bytes; /* what the reply slot must hold for output areas */
     uint16_t opcode;
     bool published;
-    int error; /* sticky: the first failed put or get wins; wh_call_sync then returns it without sending */
+    int error; /* sticky: the first failed put or get wins; wh_call_sync then returns it without
+                  sending */
     int block_count;
     int out_count;
     int out_next;
@@ -49,30 +51,34 @@ struct wh_call {
     } outs[WH_CALL_AREAS_MAX];
 };
 
-/* Opens the session on first use. Returns 0 or -errno (no server, version mismatch, session dead). */
+/* Opens the session on first use. Returns 0 or -errno (no server, version mismatch, session dead).
+ */
 int wh_call_begin(struct wh_call *call, uint16_t opcode);
 
 void wh_put_u64(struct wh_call *call, uint64_t value);
 
-/* Bytes of the caller; NULL pointer is kept as WH_NULL. Large ones go through the arena (shm) or inline (tcp). */
+/* Bytes of the caller; NULL pointer is kept as WH_NULL. Large ones go through the arena (shm) or
+ * inline (tcp). */
 void wh_put_blob(struct wh_call *call, const void *bytes, size_t size_bytes);
 
 /*
- * Like wh_put_blob, for data that the worker may read after the call ended (non-blocking bulk writes): the block is freed when
- * the worker clears `busy`. At most wh_bulk_limit bytes: split larger data.
+ * Like wh_put_blob, for data that the worker may read after the call ended (non-blocking bulk
+ * writes): the block is freed when the worker clears `busy`. At most wh_bulk_limit bytes: split
+ * larger data.
  */
 void wh_put_bulk(struct wh_call *call, const void *bytes, size_t size_bytes);
 
 /* Largest piece of data that one call should carry, in or out, in bytes; 0 without a session. */
 size_t wh_bulk_limit(void);
 
-/* Reserves room for an output of at most capacity_bytes. wanted=false: the caller passed NULL. Results come with wh_get_out in the same order. */
+/* Reserves room for an output of at most capacity_bytes. wanted=false: the caller passed NULL.
+ * Results come with wh_get_out in the same order. */
 void wh_put_out(struct wh_call *call, size_t capacity_bytes, bool wanted);
 
 /*
- * An output area that outlives the call (non-blocking reads). In the request it is {size, location, token}. The data is
- * complete when the application has seen the operation complete; copy it then with wh_staging_copy (over TCP that is a call,
- * WH_OP_whFetch). Free it in any case.
+ * An output area that outlives the call (non-blocking reads). In the request it is {size, location,
+ * token}. The data is complete when the application has seen the operation complete; copy it then
+ * with wh_staging_copy (over TCP that is a call, WH_OP_whFetch). Free it in any case.
  */
 struct wh_staging {
     uint64_t location; /* in the arena; 0 over TCP */
@@ -85,8 +91,9 @@ int wh_staging_copy(struct wh_staging *staging, void *to, size_t size_bytes);
 void wh_staging_free(struct wh_staging *staging);
 
 /*
- * Publishes without waiting. Returns 0 or -errno (session dead). With the one-way switch off it waits for an empty reply, so
- * that wh_take_async_error then gives this call's own error. Ends the call.
+ * Publishes without waiting. Returns 0 or -errno (session dead). With the one-way switch off it
+ * waits for an empty reply, so that wh_take_async_error then gives this call's own error. Ends the
+ * call.
  */
 int wh_call_oneway(struct wh_call *call);
 
@@ -95,13 +102,15 @@ int wh_call_sync(struct wh_call *call);
 
 uint64_t wh_get_u64(struct wh_call *call);
 
-/* Copies the next output area to `to` (NULL: skipped), at most capacity_bytes; returns the bytes that the worker wrote. */
+/* Copies the next output area to `to` (NULL: skipped), at most capacity_bytes; returns the bytes
+ * that the worker wrote. */
 size_t wh_get_out(struct wh_call *call, void *to, size_t capacity_bytes);
 
 /* Frees buffers and the blocks of a sync call. */
 void wh_call_end(struct wh_call *call);
 
-/* API error of an earlier one-way call that came with a reply, reported once to whoever asks first; 0 if none. */
+/* API error of an earlier one-way call that came with a reply, reported once to whoever asks first;
+ * 0 if none. */
 int32_t wh_take_async_error(void);
 
 /* Switches (read once). */
@@ -112,8 +121,8 @@ bool wh_oneway_calls(void);
 void wh_count_api_call(uint16_t opcode);
 
 /*
- * The session's serial number: changes when the session was lost or the process forked; 0 before the first call. Objects of
- * another serial are stale.
+ * The session's serial number: changes when the session was lost or the process forked; 0 before
+ * the first call. Objects of another serial are stale.
  */
 uint32_t wh_session_serial(void);
 

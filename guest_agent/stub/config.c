@@ -60,7 +60,8 @@ static void read_spin(void)
     char *end = NULL;
     errno = 0;
     unsigned long number = strtoul(value, &end, 10);
-    if (errno != 0 || *end != '\0' || !isdigit((unsigned char)value[0]) || number > WH_SPIN_US_MAX) {
+    if (errno != 0 || *end != '\0' || !isdigit((unsigned char)value[0]) ||
+        number > WH_SPIN_US_MAX) {
         complain("WORMHOLE_SPIN_US", value, "give whole microseconds, at most 10000000");
         return;
     }

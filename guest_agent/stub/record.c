@@ -1,5 +1,6 @@
 /*
- * record.c - the recorder: buffered appends under one lock; a failed write ends the record with one line.
+ * record.c - the recorder: buffered appends under one lock; a failed write ends the record with one
+ * line.
  */
 #include "record.h"
 

@@ -1,5 +1,6 @@
 /*
- * ring.c - publishes requests and waits for replies. The worker's counterpart is host_server/worker/ring.c.
+ * ring.c - publishes requests and waits for replies. The worker's counterpart is
+ * host_server/worker/ring.c.
  */
 #include "ring.h"
 

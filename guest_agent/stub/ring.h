@@ -1,5 +1,6 @@
 /*
- * ring.h - the client's side of the request ring and the reply slots, over shared memory (ARCHITECTURE.md, section 3).
+ * ring.h - the client's side of the request ring and the reply slots, over shared memory
+ * (ARCHITECTURE.md, section 3).
  */
 #ifndef WH_RING_H
 #define WH_RING_H
@@ -15,8 +16,8 @@ int wh_ring_receive(struct wh_client *client, struct wh_thread *thread, struct w
                     struct wh_buffer *buffer, struct wh_reply_header *header);
 
 /*
- * Spins, then sleeps until the 32-bit word differs from `value`; *flag tells the worker that somebody sleeps.
- * 0, or -EPIPE if the session died.
+ * Spins, then sleeps until the 32-bit word differs from `value`; *flag tells the worker that
+ * somebody sleeps. 0, or -EPIPE if the session died.
  */
 int wh_ring_wait(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
                  uint32_t value, uint32_t *flag);

@@ -1,5 +1,6 @@
 /*
- * session.c - life of the session: opened by the first call, lost when the host dies, never shared with a forked child.
+ * session.c - life of the session: opened by the first call, lost when the host dies, never shared
+ * with a forked child.
  */
 #define _GNU_SOURCE
 
@@ -85,7 +86,8 @@ static void after_fork_in_parent(void)
 
 static void close_descriptors(struct wh_client *client)
 {
-    int *descriptors[] = {&client->device_fd, &client->notify_fd, &client->wake_fd, &client->socket};
+    int *descriptors[] = {&client->device_fd, &client->notify_fd, &client->wake_fd,
+                          &client->socket};
     for (size_t i = 0; i < sizeof(descriptors) / sizeof(descriptors[0]); i++) {
         if (*descriptors[i] >= 0) {
             close(*descriptors[i]);
@@ -100,7 +102,8 @@ static void close_descriptors(struct wh_client *client)
     }
 }
 
-/* The session stays the parent's: the child keeps no descriptor, its first call opens a session of its own. */
+/* The session stays the parent's: the child keeps no descriptor, its first call opens a session of
+ * its own. */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&threads_lock, NULL);
@@ -328,7 +331,8 @@ static void destroy_client(struct wh_client *client)
     free(client);
 }
 
-/* A failed attempt leaves nothing: no object of a session exists yet, so the next call may try again. */
+/* A failed attempt leaves nothing: no object of a session exists yet, so the next call may try
+ * again. */
 static struct wh_client *open_client(int *error)
 {
     const struct wh_config *config = wh_config();
@@ -396,7 +400,8 @@ int wh_client_check(struct wh_client *client)
         return -EPIPE;
     }
     if (wh_client_uses_shm(client) &&
-        __builtin_expect(wh_load_acquire32(&client->header->host_state) != WH_HOST_STATE_READY, 0)) {
+        __builtin_expect(wh_load_acquire32(&client->header->host_state) != WH_HOST_STATE_READY,
+                         0)) {
         return wh_client_fail(client, "the host ended it");
     }
     return 0;

@@ -1,8 +1,10 @@
 /*
- * session.h - the process's one session with the host server, its lanes and its threads. Private to the stub's runtime.
+ * session.h - the process's one session with the host server, its lanes and its threads. Private to
+ * the stub's runtime.
  *
- * A lane is what one waiting call needs: a reply slot over shared memory, a connection over TCP. A thread keeps coming back to
- * its own lane, and takes another only if that one is in use (more than WH_LANE_COUNT threads, or a nested call).
+ * A lane is what one waiting call needs: a reply slot over shared memory, a connection over TCP. A
+ * thread keeps coming back to its own lane, and takes another only if that one is in use (more than
+ * WH_LANE_COUNT threads, or a nested call).
  */
 #ifndef WH_SESSION_H
 #define WH_SESSION_H
@@ -18,8 +20,8 @@
 #include "wh_codec.h"
 
 #define WH_LANE_COUNT WH_SLOT_COUNT
-#define WH_OPEN_TIMEOUT_MS 30000   /* the server may have to start a worker and load a backend */
-#define WH_LOOK_INTERVAL_MS 100    /* how often a sleeper looks whether the host still lives */
+#define WH_OPEN_TIMEOUT_MS 30000 /* the server may have to start a worker and load a backend */
+#define WH_LOOK_INTERVAL_MS 100  /* how often a sleeper looks whether the host still lives */
 #define WH_HEARTBEAT_LIMIT_NS 10000000000ull
 
 struct wh_buffer {
@@ -35,7 +37,7 @@ struct wh_thread {
     uint32_t number;
     uint32_t lane; /* where it looks first */
     struct wh_counters counters;
-    uint64_t messages_before; /* counters.messages when the latest API call began */
+    uint64_t messages_before;  /* counters.messages when the latest API call began */
     struct wh_buffer *buffers; /* free ones */
     int epoll_fd;              /* unix: its own look at the wake eventfd; -1 none */
     uint32_t epoll_serial;     /* of the session that epoll_fd belongs to */
@@ -96,8 +98,8 @@ struct wh_client {
     /* Unix: the connection is the session's life. TCP: lanes carry connections. */
     int socket;
     uint64_t tcp_session;
-    uint32_t ticket;   /* TCP: sequence numbers of the whole session */
-    uint64_t token;    /* last staging token */
+    uint32_t ticket; /* TCP: sequence numbers of the whole session */
+    uint64_t token;  /* last staging token */
 
     uint64_t async_error; /* API error in the low half, opcode in the high half; 0 none */
     struct wh_lane lanes[WH_LANE_COUNT];
@@ -133,7 +135,8 @@ struct wh_lane *wh_lane_acquire(struct wh_client *client, struct wh_thread *thre
 void wh_lane_release(struct wh_lane *lane);
 uint32_t wh_lane_index(const struct wh_client *client, const struct wh_lane *lane);
 
-/* Marks the session dead, once, with one line; every waiting and later call fails. Returns -EPIPE. */
+/* Marks the session dead, once, with one line; every waiting and later call fails. Returns -EPIPE.
+ */
 int wh_client_fail(struct wh_client *client, const char *reason);
 
 /* 0, or -EPIPE if the session is dead or the host says that it is. */
@@ -149,7 +152,8 @@ struct wh_buffer *wh_buffer_take(struct wh_thread *thread, size_t capacity_bytes
 void wh_buffer_give(struct wh_thread *thread, struct wh_buffer *buffer);
 bool wh_buffer_grow(struct wh_buffer *buffer, size_t capacity_bytes);
 
-/* A map of the session in fd (consumed or not by the caller's choice): checks the header, fills the pointers. */
+/* A map of the session in fd (consumed or not by the caller's choice): checks the header, fills the
+ * pointers. */
 int wh_client_map(struct wh_client *client, int fd, uint64_t size_bytes);
 
 /* Sends all, or gives -errno. Never raises SIGPIPE. */

@@ -19,8 +19,16 @@
 #define WH_LABEL_CAPACITY 200
 
 static const char *const counter_names[WH_COUNTER_COUNT] = {
-    "api_calls",      "local_answers",      "messages", "round_trips", "oneway", "bytes_sent",
-    "bytes_received", "notifications_sent", "sleeps",   "ring_full",
+    "api_calls",
+    "local_answers",
+    "messages",
+    "round_trips",
+    "oneway",
+    "bytes_sent",
+    "bytes_received",
+    "notifications_sent",
+    "sleeps",
+    "ring_full",
     "notifications_received",
 };
 
@@ -93,7 +101,8 @@ void wh_stats_write(const char *event, const char *label, const struct wh_counte
         stats_fd = open(config->stats_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     }
     /* One write per line, so that several processes can append to one file. */
-    if (!stats_failed && (stats_fd < 0 || write(stats_fd, line, size_bytes) != (ssize_t)size_bytes)) {
+    if (!stats_failed &&
+        (stats_fd < 0 || write(stats_fd, line, size_bytes) != (ssize_t)size_bytes)) {
         stats_failed = true;
         fprintf(stderr, "wormhole: writing WORMHOLE_STATS=%s failed: %s\n", config->stats_path,
                 strerror(errno));

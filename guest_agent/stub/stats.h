@@ -8,7 +8,8 @@
 
 #include "wh_codec.h"
 
-/* Counted per thread without atomics' cost; summed when a line is written. Add the name in stats.c. */
+/* Counted per thread without atomics' cost; summed when a line is written. Add the name in stats.c.
+ */
 struct wh_counters {
     uint64_t api_calls;
     uint64_t local_answers; /* api_calls that sent no message */

@@ -1,5 +1,6 @@
 /*
- * transport_device.c - a session through the guest driver: /dev/wormholeN maps the slot, notifies and sleeps.
+ * transport_device.c - a session through the guest driver: /dev/wormholeN maps the slot, notifies
+ * and sleeps.
  */
 #include "session.h"
 
@@ -18,8 +19,8 @@ static int report(const char *path, const struct wh_ioc_open *request, int error
         fprintf(stderr,
                 "wormhole: the host server behind %s has version %u and spec %016llx, this library "
                 "version %u and spec %016llx; rebuild both from one checkout\n",
-                path, request->version, (unsigned long long)request->spec_hash,
-                WH_PROTOCOL_VERSION, WH_SPEC_HASH);
+                path, request->version, (unsigned long long)request->spec_hash, WH_PROTOCOL_VERSION,
+                WH_SPEC_HASH);
     } else if (error == -EIO) {
         fprintf(stderr, "wormhole: the host server behind %s refused the session: %s\n", path,
                 strerror((int)request->host_error));

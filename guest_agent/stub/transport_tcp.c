@@ -1,8 +1,10 @@
 /*
- * transport_tcp.c - the baseline: every message is one write on a connection of the calling thread, every reply one back.
+ * transport_tcp.c - the baseline: every message is one write on a connection of the calling thread,
+ * every reply one back.
  *
- * With one-way calls on, requests carry the session's ticket as their sequence and the worker executes them in that order, so
- * that the ordering rule of the ring holds over several connections too.
+ * With one-way calls on, requests carry the session's ticket as their sequence and the worker
+ * executes them in that order, so that the ordering rule of the ring holds over several connections
+ * too.
  */
 #include "session.h"
 
@@ -82,7 +84,8 @@ static int open_lane(struct wh_client *client, struct wh_lane *lane)
         return error;
     }
     if (client->tcp_session == 0) {
-        client->tcp_session = welcome.session; /* the first connection: no other thread is here yet */
+        client->tcp_session =
+            welcome.session; /* the first connection: no other thread is here yet */
     }
     lane->socket = fd;
     return 0;
@@ -99,8 +102,8 @@ static int lost(struct wh_client *client, int error)
     if (error == -ENOMEM) {
         return error;
     }
-    return wh_client_fail(client, error == 0 ? "the host server closed the connection"
-                                             : strerror(-error));
+    return wh_client_fail(client,
+                          error == 0 ? "the host server closed the connection" : strerror(-error));
 }
 
 static int send_in_turn(struct wh_client *client, struct wh_thread *thread, struct wh_lane *lane,

@@ -1,5 +1,6 @@
 /*
- * transport_unix.c - a session with a supervisor on the same host: a Unix socket hands out the region and two eventfds.
+ * transport_unix.c - a session with a supervisor on the same host: a Unix socket hands out the
+ * region and two eventfds.
  */
 #define _GNU_SOURCE
 
@@ -62,8 +63,8 @@ static int unix_notify(struct wh_client *client)
 }
 
 /*
- * Every thread looks at the wake eventfd through an epoll of its own, edge-triggered, and nobody reads it: so one wake
- * reaches all sleepers, and one that comes between two looks is not lost.
+ * Every thread looks at the wake eventfd through an epoll of its own, edge-triggered, and nobody
+ * reads it: so one wake reaches all sleepers, and one that comes between two looks is not lost.
  */
 static int prepare_epoll(struct wh_client *client, struct wh_thread *thread)
 {

@@ -1,5 +1,6 @@
 /*
- * backend.h - what stands behind the skeletons: the accelerator library that a worker was started with.
+ * backend.h - what stands behind the skeletons: the accelerator library that a worker was started
+ * with.
  */
 #ifndef WH_BACKEND_H
 #define WH_BACKEND_H
@@ -19,7 +20,8 @@ struct wh_backend {
 };
 
 extern const struct wh_backend wh_backend_null;
-extern const struct wh_backend wh_backend_opencl __attribute__((weak)); /* absent in the runtime's own tests */
+extern const struct wh_backend wh_backend_opencl
+    __attribute__((weak)); /* absent in the runtime's own tests */
 
 /* NULL if there is none of that name. */
 const struct wh_backend *wh_backend_find(const char *name);

@@ -1,5 +1,6 @@
 /*
- * backend_null.c - no accelerator: only the runtime's own calls (core.yaml) do something. Measures forwarding alone.
+ * backend_null.c - no accelerator: only the runtime's own calls (core.yaml) do something. Measures
+ * forwarding alone.
  */
 #include "backend.h"
 
@@ -15,7 +16,8 @@ static int null_init(struct wh_session *session, char *error, size_t error_bytes
     return 0;
 }
 
-const struct wh_backend wh_backend_null = {.name = "null", .init = null_init, .dispatch = wh_dispatch_core};
+const struct wh_backend wh_backend_null = {
+    .name = "null", .init = null_init, .dispatch = wh_dispatch_core};
 
 const struct wh_backend *wh_backend_find(const char *name)
 {

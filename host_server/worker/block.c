@@ -20,7 +20,8 @@ void wh_block_begin(struct wh_session *session)
 void wh_block_end(struct wh_session *session)
 {
     struct wh_executor *executor = wh_this_executor;
-    /* Before the reply is published, so that the client's next request finds a leader and sends no notification. */
+    /* Before the reply is published, so that the client's next request finds a leader and sends no
+     * notification. */
     if (executor != NULL && session->ring != NULL && !executor->leads) {
         wh_ring_return(executor);
     }

@@ -22,7 +22,8 @@ int wh_core_whNop(struct wh_session *session, uint64_t value, uint64_t *result)
 int wh_core_whNopOneway(struct wh_session *session, uint64_t value)
 {
     (void)value;
-    /* Only the leader (or the turn's holder) is here, but without one-way calls TCP has several threads. */
+    /* Only the leader (or the turn's holder) is here, but without one-way calls TCP has several
+     * threads. */
     __atomic_fetch_add(&session->oneway_nops, 1, __ATOMIC_RELAXED);
     return 0;
 }

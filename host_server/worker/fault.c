@@ -1,5 +1,6 @@
 /*
- * fault.c - the end of a session whose client broke the protocol: one line, and nothing else notices.
+ * fault.c - the end of a session whose client broke the protocol: one line, and nothing else
+ * notices.
  */
 #include <errno.h>
 #include <stdarg.h>

@@ -1,8 +1,9 @@
 /*
  * handles.c - the handle table: client-chosen names for the backend's objects.
  *
- * A handle is kind << 56 | generation << 32 | index. The entry keeps the whole handle, so one compare checks kind, generation and
- * liveness. Chunks of entries appear as indices are used and stay, so a look-up takes no lock.
+ * A handle is kind << 56 | generation << 32 | index. The entry keeps the whole handle, so one
+ * compare checks kind, generation and liveness. Chunks of entries appear as indices are used and
+ * stay, so a look-up takes no lock.
  */
 #include <errno.h>
 #include <stdlib.h>

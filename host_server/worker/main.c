@@ -1,7 +1,9 @@
 /*
- * main.c - one session's process: maps its slot, enters the jail, loads the backend, serves until the supervisor lets go.
+ * main.c - one session's process: maps its slot, enters the jail, loads the backend, serves until
+ * the supervisor lets go.
  *
- * The main thread only watches: the control socket, the heartbeat, the counters in the session header.
+ * The main thread only watches: the control socket, the heartbeat, the counters in the session
+ * header.
  */
 #define _GNU_SOURCE
 
@@ -72,16 +74,29 @@ static uint64_t number(const char *name, const char *text)
 static struct options parse(int argc, char **argv)
 {
     static const struct option names[] = {
-        {"transport", required_argument, NULL, 't'},     {"region-fd", required_argument, NULL, 'r'},
-        {"offset", required_argument, NULL, 'o'},        {"size", required_argument, NULL, 's'},
-        {"notify-fd", required_argument, NULL, 'n'},     {"wake-fd", required_argument, NULL, 'w'},
-        {"control-fd", required_argument, NULL, 'c'},    {"backend", required_argument, NULL, 'b'},
-        {"spin-us", required_argument, NULL, 'u'},       {"notify-always", required_argument, NULL, 'a'},
-        {"stats-fd", required_argument, NULL, 'f'},      {"jail", required_argument, NULL, 'j'},
-        {"socket-fd", required_argument, NULL, 'k'},     {NULL, 0, NULL, 0},
+        {"transport", required_argument, NULL, 't'},
+        {"region-fd", required_argument, NULL, 'r'},
+        {"offset", required_argument, NULL, 'o'},
+        {"size", required_argument, NULL, 's'},
+        {"notify-fd", required_argument, NULL, 'n'},
+        {"wake-fd", required_argument, NULL, 'w'},
+        {"control-fd", required_argument, NULL, 'c'},
+        {"backend", required_argument, NULL, 'b'},
+        {"spin-us", required_argument, NULL, 'u'},
+        {"notify-always", required_argument, NULL, 'a'},
+        {"stats-fd", required_argument, NULL, 'f'},
+        {"jail", required_argument, NULL, 'j'},
+        {"socket-fd", required_argument, NULL, 'k'},
+        {NULL, 0, NULL, 0},
     };
-    struct options options = {.region_fd = -1, .notify_fd = -1, .wake_fd = -1, .control_fd = -1,
-                              .stats_fd = -1, .socket_fd = -1, .backend = "null", .jail = "off"};
+    struct options options = {.region_fd = -1,
+                              .notify_fd = -1,
+                              .wake_fd = -1,
+                              .control_fd = -1,
+                              .stats_fd = -1,
+                              .socket_fd = -1,
+                              .backend = "null",
+                              .jail = "off"};
     int letter = 0;
     int index = 0;
     while ((letter = getopt_long(argc, argv, "", names, &index)) != -1) {
@@ -123,7 +138,8 @@ static void send_line(int control_fd, const char *line)
     (void)sent; /* a supervisor that is gone shows as the end of the control socket */
 }
 
-/* Tells the supervisor, and ends. Quotes in the text would break the line and become apostrophes. */
+/* Tells the supervisor, and ends. Quotes in the text would break the line and become apostrophes.
+ */
 static void refuse(int control_fd, const char *what, const char *reason)
 {
     char text[WH_TEXT_BYTES / 2];
@@ -252,7 +268,9 @@ static int receive_socket(int control_fd)
     char byte = 0;
     char control[CMSG_SPACE(sizeof(int))];
     struct iovec part = {.iov_base = &byte, .iov_len = 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
                              .msg_controllen = sizeof(control)};
     ssize_t size = recvmsg(control_fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR)) {

@@ -1,5 +1,6 @@
 /*
- * request.c - takes requests apart and puts replies together. Every value of the client is checked here, from a private copy.
+ * request.c - takes requests apart and puts replies together. Every value of the client is checked
+ * here, from a private copy.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -138,7 +139,8 @@ void wh_bulk_done(struct wh_session *session, uint64_t block)
     }
     struct wh_block_header *header =
         (struct wh_block_header *)(void *)(session->arena + block - WH_BLOCK_HEADER_BYTES);
-    /* Pairs with the client's acquire load in wh_arena_reap: we have read the block for the last time. */
+    /* Pairs with the client's acquire load in wh_arena_reap: we have read the block for the last
+     * time. */
     wh_store_release32(&header->busy, 0);
     wh_wake_if_space_wanted(session);
 }

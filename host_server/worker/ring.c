@@ -1,9 +1,10 @@
 /*
  * ring.c - consumes the request ring. The client's counterpart is guest_agent/stub/ring.c.
  *
- * All threads are alike. One holds the leader role and consumes; the others sleep in epoll_wait on one epoll, whose edge-triggered
- * eventfds wake one of them per notification. A leader gives the role up when the ring stays empty or before a call that may block:
- * it raises host_idle, frees the role and looks at the ring once more. Whoever publishes later sees host_idle and notifies.
+ * All threads are alike. One holds the leader role and consumes; the others sleep in epoll_wait on
+ * one epoll, whose edge-triggered eventfds wake one of them per notification. A leader gives the
+ * role up when the ring stays empty or before a call that may block: it raises host_idle, frees the
+ * role and looks at the ring once more. Whoever publishes later sees host_idle and notifies.
  */
 #include "ring.h"
 
@@ -15,7 +16,8 @@
 #include <unistd.h>
 
 #define WH_POLLS_PER_CLOCK 16
-#define WH_TAIL_STEP_BYTES (WH_RING_BYTES / 8) /* how far the published tail may lag behind while there is work */
+#define WH_TAIL_STEP_BYTES                                                                         \
+    (WH_RING_BYTES / 8) /* how far the published tail may lag behind while there is work */
 #define WH_THREADS_MAX (WH_SLOT_COUNT + 1)
 
 struct wh_ring {
@@ -40,15 +42,14 @@ static const struct wh_session_header *sound_header(const struct wh_session *ses
 {
     *copy = *session->header;
     uint64_t size_bytes = session->size_bytes;
-    bool sound = copy->magic == WH_MAGIC && copy->version == WH_PROTOCOL_VERSION &&
-                 copy->spec_hash == WH_SPEC_HASH && copy->session_bytes == size_bytes &&
-                 copy->slot_count == WH_SLOT_COUNT && copy->ring_offset <= size_bytes &&
-                 size_bytes - copy->ring_offset >= WH_RING_BYTES &&
-                 copy->slots_offset <= size_bytes &&
-                 size_bytes - copy->slots_offset >= (uint64_t)WH_SLOT_COUNT * WH_SLOT_BYTES &&
-                 copy->arena_offset <= size_bytes &&
-                 copy->arena_bytes <= size_bytes - copy->arena_offset &&
-                 (copy->ring_offset | copy->slots_offset | copy->arena_offset) % WH_PAGE_BYTES == 0;
+    bool sound =
+        copy->magic == WH_MAGIC && copy->version == WH_PROTOCOL_VERSION &&
+        copy->spec_hash == WH_SPEC_HASH && copy->session_bytes == size_bytes &&
+        copy->slot_count == WH_SLOT_COUNT && copy->ring_offset <= size_bytes &&
+        size_bytes - copy->ring_offset >= WH_RING_BYTES && copy->slots_offset <= size_bytes &&
+        size_bytes - copy->slots_offset >= (uint64_t)WH_SLOT_COUNT * WH_SLOT_BYTES &&
+        copy->arena_offset <= size_bytes && copy->arena_bytes <= size_bytes - copy->arena_offset &&
+        (copy->ring_offset | copy->slots_offset | copy->arena_offset) % WH_PAGE_BYTES == 0;
     return sound ? copy : NULL;
 }
 
@@ -138,7 +139,8 @@ static bool ring_is_empty(const struct wh_ring *ring)
     return wh_load_acquire64(&ring->session->header->head) == wh_load64(&ring->tail);
 }
 
-/* Raises host_idle and frees the role. True if a request came meanwhile that may have seen neither. */
+/* Raises host_idle and frees the role. True if a request came meanwhile that may have seen neither.
+ */
 static bool free_role(struct wh_ring *ring)
 {
     publish_tail(ring);
@@ -158,10 +160,9 @@ static int ensure_follower(struct wh_ring *ring)
     pthread_mutex_lock(&ring->threads_lock);
     if (ring->idle_count == 0 && ring->thread_count < WH_THREADS_MAX) {
         pthread_t thread;
-        struct wh_executor *executor =
-            wh_executor_create(ring->session, WH_REQUEST_BYTES_MAX,
-                               WH_SLOT_BYTES - sizeof(struct wh_slot_header) -
-                                   sizeof(struct wh_reply_header));
+        struct wh_executor *executor = wh_executor_create(
+            ring->session, WH_REQUEST_BYTES_MAX,
+            WH_SLOT_BYTES - sizeof(struct wh_slot_header) - sizeof(struct wh_reply_header));
         error = executor == NULL ? ENOMEM : pthread_create(&thread, NULL, run_thread, executor);
         if (error == 0) {
             pthread_detach(thread);
@@ -237,7 +238,8 @@ static void send_reply(struct wh_ring *ring, struct wh_executor *executor,
     struct wh_reply_header reply;
     wh_fill_reply_header(executor, &reply, header->sequence, status);
     memcpy(to + 1, executor->reply.bytes, reply.size_bytes);
-    memcpy(&to->size_bytes, &reply.size_bytes, sizeof(reply) - offsetof(struct wh_reply_header, size_bytes));
+    memcpy(&to->size_bytes, &reply.size_bytes,
+           sizeof(reply) - offsetof(struct wh_reply_header, size_bytes));
     /* Pairs with the client's acquire load of ready. */
     wh_store_release32(&to->ready, reply.ready);
     /* Pairs with the client, which raises waiting, fences and rechecks ready. */
@@ -322,7 +324,8 @@ static void lead(struct wh_ring *ring, struct wh_executor *executor)
                 return;
             }
             if (executor->yielded) {
-                /* Others have consumed meanwhile: the head seen before may lie behind the tail now. */
+                /* Others have consumed meanwhile: the head seen before may lie behind the tail now.
+                 */
                 executor->yielded = false;
                 break;
             }

@@ -1,5 +1,6 @@
 /*
- * session.h - the worker's own state: the session, its threads and their requests. Private to the worker and the replay client.
+ * session.h - the worker's own state: the session, its threads and their requests. Private to the
+ * worker and the replay client.
  */
 #ifndef WH_WORKER_SESSION_H
 #define WH_WORKER_SESSION_H
@@ -12,9 +13,11 @@
 #include "skeleton.h"
 #include "wh_codec.h"
 
-#define WH_EXECUTOR_MAX 256     /* threads of a worker: shared memory needs slots + 1, TCP one per connection */
-#define WH_OUTS_MAX 32          /* output areas of one call */
-#define WH_SCRATCH_BYTES 16384u /* of a thread, for output areas and copies; larger ones are allocated */
+#define WH_EXECUTOR_MAX                                                                            \
+    256 /* threads of a worker: shared memory needs slots + 1, TCP one per connection */
+#define WH_OUTS_MAX 32 /* output areas of one call */
+#define WH_SCRATCH_BYTES                                                                           \
+    16384u /* of a thread, for output areas and copies; larger ones are allocated */
 
 struct wh_handle_table;
 struct wh_staging_area;
@@ -81,8 +84,8 @@ struct wh_executor {
     struct wh_reply reply;
     uint8_t *scratch;
     size_t scratch_used_bytes;
-    void *large; /* list of allocated scratch, linked through their first word */
-    bool leads;  /* holds the leader role (shared memory) or the turn (TCP) */
+    void *large;  /* list of allocated scratch, linked through their first word */
+    bool leads;   /* holds the leader role (shared memory) or the turn (TCP) */
     bool yielded; /* has given the role up since it last looked at the head */
     uint32_t turn;
     struct wh_worker_counters counters;
@@ -99,8 +102,9 @@ struct wh_executor *wh_executor_create(struct wh_session *session, size_t buffer
 void wh_executor_destroy(struct wh_executor *executor);
 
 /*
- * Runs the request whose private copy is `bytes` (header included, size already checked). Returns the status for the reply:
- * 0, -ENOSYS, -EMSGSIZE; -EBADMSG means a malformed request, which ends the session.
+ * Runs the request whose private copy is `bytes` (header included, size already checked). Returns
+ * the status for the reply: 0, -ENOSYS, -EMSGSIZE; -EBADMSG means a malformed request, which ends
+ * the session.
  */
 int wh_execute(struct wh_executor *executor, const struct wh_request_header *header,
                const uint8_t *bytes);

@@ -1,9 +1,10 @@
 /*
  * skeleton.h - one request, as generated and manual skeletons see it.
  *
- * A skeleton takes the arguments in the order of the spec, calls the backend, and puts the results in order. The request is a private copy:
- * nothing here reads shared memory except wh_take_bulk and the output areas, whose contents are data only.
- * The first failed take sticks; a skeleton checks wh_request_failed once before it calls the backend and then returns -EBADMSG.
+ * A skeleton takes the arguments in the order of the spec, calls the backend, and puts the results
+ * in order. The request is a private copy: nothing here reads shared memory except wh_take_bulk and
+ * the output areas, whose contents are data only. The first failed take sticks; a skeleton checks
+ * wh_request_failed once before it calls the backend and then returns -EBADMSG.
  */
 #ifndef WH_SKELETON_H
 #define WH_SKELETON_H
@@ -26,43 +27,52 @@ struct wh_request {
 
 uint64_t wh_take_u64(struct wh_request *request);
 
-/* A private copy of the bytes (valid until the call ends), NULL if the client passed NULL or on failure. At most limit_bytes. */
+/* A private copy of the bytes (valid until the call ends), NULL if the client passed NULL or on
+ * failure. At most limit_bytes. */
 const void *wh_take_blob(struct wh_request *request, size_t *size_bytes, size_t limit_bytes);
 
-/* Bytes that may lie in shared memory and change under us: only for bulk data that the backend copies. *block is the token for wh_bulk_done (0: inline). */
+/* Bytes that may lie in shared memory and change under us: only for bulk data that the backend
+ * copies. *block is the token for wh_bulk_done (0: inline). */
 const void *wh_take_bulk(struct wh_request *request, size_t *size_bytes, uint64_t *block);
 void wh_bulk_done(struct wh_session *session, uint64_t block);
 
-/* An output area of the client's capacity; NULL if not wanted. Finish each, in order, with wh_reply_out and the bytes really written. */
+/* An output area of the client's capacity; NULL if not wanted. Finish each, in order, with
+ * wh_reply_out and the bytes really written. */
 void *wh_take_out(struct wh_request *request, size_t *capacity_bytes);
 void wh_reply_out(struct wh_request *request, size_t written_bytes);
 
-/* An output area that outlives the call (wh_put_staging). Over TCP a host buffer registered under the token. */
+/* An output area that outlives the call (wh_put_staging). Over TCP a host buffer registered under
+ * the token. */
 void *wh_take_staging(struct wh_request *request, size_t *size_bytes, uint64_t *token);
 
 /* Releases the host buffer of a token once its data went out; no-op for token 0. */
 void wh_staging_done(struct wh_session *session, uint64_t token);
 
-/* Memory until the call ends, for lists made of a request. NULL and a failed request without memory. */
+/* Memory until the call ends, for lists made of a request. NULL and a failed request without
+ * memory. */
 void *wh_scratch(struct wh_request *request, size_t size_bytes);
 
 void wh_reply_u64(struct wh_request *request, uint64_t value);
 
 bool wh_request_failed(const struct wh_request *request);
 
-/* Handle table: kind (1..255) checked, generation checked. NULL handle gives NULL and no failure. A stale, foreign or wrong-kind handle gives *valid=false. */
+/* Handle table: kind (1..255) checked, generation checked. NULL handle gives NULL and no failure. A
+ * stale, foreign or wrong-kind handle gives *valid=false. */
 void *wh_handle_get(struct wh_session *session, uint64_t handle, uint8_t kind, bool *valid);
-int wh_handle_put(struct wh_session *session, uint64_t handle, uint8_t kind, void *object); /* 0, -EEXIST, -EINVAL, -ENOSPC */
+int wh_handle_put(struct wh_session *session, uint64_t handle, uint8_t kind,
+                  void *object); /* 0, -EEXIST, -EINVAL, -ENOSPC */
 void *wh_handle_remove(struct wh_session *session, uint64_t handle, uint8_t kind);
 
 /* Keeps the API error of a one-way call for the next reply. */
 void wh_async_error(struct wh_session *session, int32_t error, uint16_t opcode);
 
-/* Around a backend call that may block for long (spec: blocks). Gives the leader role away and takes it back. */
+/* Around a backend call that may block for long (spec: blocks). Gives the leader role away and
+ * takes it back. */
 void wh_block_begin(struct wh_session *session);
 void wh_block_end(struct wh_session *session);
 
-/* Generated: decodes, calls, encodes. Returns 0 or -errno (-ENOSYS unknown opcode, -EBADMSG malformed). */
+/* Generated: decodes, calls, encodes. Returns 0 or -errno (-ENOSYS unknown opcode, -EBADMSG
+ * malformed). */
 int wh_dispatch(uint16_t opcode, struct wh_request *request);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * tcp.c - one thread a connection: reads a request, runs it, writes the reply, spinning up to the bound before it sleeps.
+ * tcp.c - one thread a connection: reads a request, runs it, writes the reply, spinning up to the
+ * bound before it sleeps.
  */
 #define _GNU_SOURCE
 

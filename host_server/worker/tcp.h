@@ -6,7 +6,8 @@
 
 #include "session.h"
 
-/* Serves a connection that has been greeted. 0 or -errno; the socket is closed in either case when done. */
+/* Serves a connection that has been greeted. 0 or -errno; the socket is closed in either case when
+ * done. */
 int wh_tcp_start(struct wh_session *session, int socket);
 
 /* Connections being served. The session ends when the last one closes. */

@@ -1,5 +1,6 @@
 /*
- * test_arena.c - the arena's allocator against a page map: blocks never overlap, all pages come back, deferred ones when released.
+ * test_arena.c - the arena's allocator against a page map: blocks never overlap, all pages come
+ * back, deferred ones when released.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,8 +57,8 @@ static void step_block(struct wh_arena *arena, struct block *block, uint32_t ran
         uint64_t location = wh_arena_alloc(arena, size_bytes);
         if (location != 0) {
             block->location = location;
-            block->pages =
-                (uint32_t)(wh_align(size_bytes + WH_BLOCK_HEADER_BYTES, WH_PAGE_BYTES) / WH_PAGE_BYTES);
+            block->pages = (uint32_t)(wh_align(size_bytes + WH_BLOCK_HEADER_BYTES, WH_PAGE_BYTES) /
+                                      WH_PAGE_BYTES);
             block->deferred = 0;
             set(block, 1, step);
         }

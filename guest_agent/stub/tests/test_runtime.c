@@ -1,7 +1,9 @@
 /*
- * test_runtime.c - the stub's runtime against a real worker: `test_runtime CASE`, over whatever WORMHOLE_SERVER names.
+ * test_runtime.c - the stub's runtime against a real worker: `test_runtime CASE`, over whatever
+ * WORMHOLE_SERVER names.
  *
- * Each case checks every result and prints "ok"; the first wrong one ends it with a line that says which.
+ * Each case checks every result and prints "ok"; the first wrong one ends it with a line that says
+ * which.
  */
 #define _GNU_SOURCE
 
@@ -110,8 +112,9 @@ static void case_basic(void)
 
 static void case_sizes(void)
 {
-    static const size_t edges[] = {0,    1,     8,     63,    64,     65,     WH_INLINE_BYTES_MAX,
-                                   4096, 8192,  16384, 65536, 262144, 1048576, 2097152, 4194304};
+    static const size_t edges[] = {0,      1,    8,     63,    64,     65,      WH_INLINE_BYTES_MAX,
+                                   4096,   8192, 16384, 65536, 262144, 1048576, 2097152,
+                                   4194304};
     for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
         for (size_t size_bytes = edges[i] > 0 ? edges[i] - 1 : 0; size_bytes <= edges[i] + 1;
              size_bytes++) {
@@ -124,8 +127,8 @@ static void case_sizes(void)
 /* Data that does not fit is refused by this side, and the session goes on. */
 static void case_too_large(void)
 {
-    size_t size_bytes = wh_client_uses_shm(client()) ? client()->arena_bytes
-                                                     : (size_t)WH_TCP_MESSAGE_BYTES_MAX + 1;
+    size_t size_bytes =
+        wh_client_uses_shm(client()) ? client()->arena_bytes : (size_t)WH_TCP_MESSAGE_BYTES_MAX + 1;
     uint8_t *data = calloc(1, size_bytes);
     CHECK(data != NULL, "%zu bytes", size_bytes);
     int error = whCopy(data, data, size_bytes);
@@ -395,7 +398,8 @@ static void case_victim(void)
     }
 }
 
-/* Bulk data: the block stays until the worker has let go of it, and the arena is never exhausted by that. */
+/* Bulk data: the block stays until the worker has let go of it, and the arena is never exhausted by
+ * that. */
 static void case_bulk(void)
 {
     size_t size_bytes = wh_bulk_limit() < BULK_BYTES ? wh_bulk_limit() : BULK_BYTES;
@@ -443,8 +447,8 @@ static void case_connect_refused(void)
 
 /* Malformed requests: what a hostile client could put into its ring. */
 
-static void put_raw(const struct wh_request_header *header, const uint64_t *words, size_t word_count,
-                    uint64_t published_bytes)
+static void put_raw(const struct wh_request_header *header, const uint64_t *words,
+                    size_t word_count, uint64_t published_bytes)
 {
     struct wh_client *target = client();
     uint8_t *to = target->ring + (target->head & (WH_RING_BYTES - 1));
@@ -459,8 +463,11 @@ static void put_raw(const struct wh_request_header *header, const uint64_t *word
 
 static void case_malformed(const char *kind)
 {
-    struct wh_request_header header = {.size_bytes = 32, .opcode = WH_OP_whNop,
-                                       .flags = WH_REQUEST_FLAG_REPLY, .slot = 0, .sequence = 9};
+    struct wh_request_header header = {.size_bytes = 32,
+                                       .opcode = WH_OP_whNop,
+                                       .flags = WH_REQUEST_FLAG_REPLY,
+                                       .slot = 0,
+                                       .sequence = 9};
     uint64_t words[8] = {0};
     size_t word_count = 2;
     uint64_t published_bytes = 32;

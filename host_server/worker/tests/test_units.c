@@ -59,8 +59,8 @@ static struct wh_request request_of(const void *bytes, size_t size_bytes)
     executor->reply.failed = false;
     executor->reply.out_count = 0;
     executor->reply.out_next = 0;
-    return (struct wh_request){.bytes = bytes, .size_bytes = size_bytes, .session = &session,
-                               .reply = &executor->reply};
+    return (struct wh_request){
+        .bytes = bytes, .size_bytes = size_bytes, .session = &session, .reply = &executor->reply};
 }
 
 static void test_scalars(void)
