@@ -610,6 +610,32 @@ static void scenario_fork(void)
     scenario_launch();
 }
 
+/* Kills the worker of this session: the only child of the server that appeared. */
+static void *kill_worker(void *data)
+{
+    (void)data;
+    usleep(300 * 1000);
+    EXPECT(system("kill -9 $(pgrep -P $(cat \"$SUPERVISOR_PID_FILE\") wormhole-worker)"), 0);
+    return NULL;
+}
+
+/* Not native: the server dies while one call waits. */
+static void scenario_lost(void)
+{
+    struct setting setting = open_setting();
+    pthread_t killer;
+    cl_int error = CL_SUCCESS;
+    cl_event never = clCreateUserEvent(setting.context, &error);
+    EXPECT(error, CL_SUCCESS);
+    EXPECT(pthread_create(&killer, NULL, kill_worker, NULL), 0);
+    EXPECT(clWaitForEvents(1, &never) != CL_SUCCESS, 1);
+    EXPECT(pthread_join(killer, NULL), 0);
+    EXPECT(clFinish(setting.queue) != CL_SUCCESS, 1);
+    clCreateBuffer(setting.context, 0, 64, NULL, &error);
+    EXPECT(error != CL_SUCCESS, 1);
+    EXPECT(clReleaseCommandQueue(setting.queue) != CL_SUCCESS, 1);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -619,6 +645,7 @@ int main(int argc, char **argv)
         {"launch", scenario_launch},   {"observe", scenario_observe}, {"bulk", scenario_bulk},
         {"map", scenario_map},         {"errors", scenario_errors},   {"objects", scenario_objects},
         {"threads", scenario_threads}, {"stale", scenario_stale},     {"fork", scenario_fork},
+        {"lost", scenario_lost},
     };
     for (int i = 1; i < argc; i++) {
         size_t k = 0;

@@ -39,8 +39,12 @@ ALLOWED_DIFFERENCES = ("Device Vendor ID",)
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The application, linked with the system's loader."""
-    program = tmp_path_factory.mktemp("client") / "opencl_client"
-    argv = ["gcc", "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    return _compile(tmp_path_factory.mktemp("client"))
+
+
+def _compile(folder: Path, *flags: str) -> Path:
+    program = folder / "opencl_client"
+    argv = ["gcc", "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", *flags]
     argv += ["-o", str(program), str(SOURCE), "-l:libOpenCL.so.1"]
     subprocess.run(argv, check=True, timeout=LIMIT_S)
     return program
@@ -50,17 +54,19 @@ def _run(
     argv: list[str], chosen: System, folder: Path, build: str = "", **more: str
 ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
     """A program's end and the stub's counters."""
-    library = native_build().library
-    worker = native_build(build).worker
+    built = native_build(build)
     vendors = folder / "vendors"
     vendors.mkdir()
-    (vendors / "wormhole.icd").write_text(f"{library}\n", encoding="utf-8")
+    (vendors / "wormhole.icd").write_text(f"{built.library}\n", encoding="utf-8")
     stats = folder / "stats.jsonl"
     tcp = chosen.transport == "tcp"
-    config = HostServerConfig(unix=not tcp, tcp=tcp, worker=worker, jail=not build)
+    # The sanitizers need /proc and more memory than the jail leaves.
+    config = HostServerConfig(unix=not tcp, tcp=tcp, worker=built.worker, jail=not build)
     with host_server(config, folder / "server") as server:
         environment = client_environment(os.environ, chosen, server, vendors)
+        (folder / "supervisor.pid").write_text(str(server.pid), encoding="utf-8")
         environment |= {"WORMHOLE_STATS": str(stats), **more}
+        environment["SUPERVISOR_PID_FILE"] = str(folder / "supervisor.pid")
         done = subprocess.run(
             argv, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
@@ -80,6 +86,16 @@ def test_expectations_hold_natively(client: Path) -> None:
 @pytest.mark.parametrize("chosen", SYSTEMS, ids=lambda chosen: chosen.name)
 def test_scenarios(client: Path, chosen: System, tmp_path: Path) -> None:
     done, _ = _run([str(client), *OUR_SCENARIOS], chosen, tmp_path)
+    _expect(done, OUR_SCENARIOS)
+
+
+@pytest.mark.parametrize("chosen", [SYSTEMS[0], SYSTEMS[3]], ids=lambda chosen: chosen.name)
+def test_scenarios_under_sanitizers(chosen: System, tmp_path: Path) -> None:
+    """Stub and worker both; leaks are not looked for: objects in use at exit are no leak."""
+    client = _compile(tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    done, _ = _run(
+        [str(client), *OUR_SCENARIOS], chosen, tmp_path, "address", ASAN_OPTIONS="detect_leaks=0"
+    )
     _expect(done, OUR_SCENARIOS)
 
 
@@ -143,3 +159,10 @@ def test_no_platform_without_a_server(client: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"{tmp_path}/nobody" in done.stderr
     assert "clGetPlatformIDs" in done.stderr
+
+
+@pytest.mark.parametrize("chosen", [SYSTEMS[0], SYSTEMS[3]], ids=lambda chosen: chosen.name)
+def test_a_dead_worker_is_an_api_error(client: Path, chosen: System, tmp_path: Path) -> None:
+    """Waiting and later calls end soon, with an error of the API."""
+    done, _ = _run([str(client), "lost"], chosen, tmp_path)
+    _expect(done, ("lost",))
