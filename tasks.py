@@ -12,7 +12,6 @@ from invoke.context import Context
 from invoke.tasks import task
 
 from testbed.guard import guarded
-from testbed.progress import say
 
 SYSTEM_HELP = "system: native, wormhole, wormhole-sync, wormhole-notify, tcp-sync"
 PLACEMENT_HELP = "placement: process (host processes) or guest (a QEMU guest)"
@@ -180,12 +179,9 @@ def bench_call(
     _: Context, placement: str = "process", json: bool = False, spin_us: int = -1
 ) -> None:
     """Call latency of every transport beside the machine's own floor, with notifications."""
-    from testbed.machine import bench
+    from testbed.experiment.byhand import bench_call as run_bench
 
-    figures = bench.bench_call(
-        placement, bench.SPIN_US_DEFAULT if spin_us < 0 else spin_us, say=say
-    )
-    print(json_module.dumps(figures, indent=2) if json else bench.table(figures))
+    run_bench(placement, json, None if spin_us < 0 else spin_us)
 
 
 @task(help={"name": "name of the VM", "memory-mib": "memory in MiB", "cores": "virtual processors"})
