@@ -6,9 +6,10 @@
  * with udev spends most of a guest's start on things that this guest does not have, and under
  * software emulation that is the difference between seconds and half a minute.
  *
- * What differs between VMs comes as a second cpio archive behind the first (testbed/machine/image.py):
- * /seed/sshd_config, /seed/ssh_host_key, /seed/authorized_keys and /seed/settings, whose lines are
- * hostname=NAME, address=A.B.C.D, netmask=A.B.C.D, gateway=A.B.C.D and nameserver=A.B.C.D.
+ * What differs between VMs comes as a second cpio archive behind the first
+ * (testbed/machine/image.py): /seed/sshd_config, /seed/ssh_host_key, /seed/authorized_keys and
+ * /seed/settings, whose lines are hostname=NAME, address=A.B.C.D, netmask=A.B.C.D, gateway=A.B.C.D
+ * and nameserver=A.B.C.D.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -69,7 +70,7 @@ static _Noreturn void wh_die(const char *what)
 
 static void wh_sleep_ms(int ms)
 {
-    struct timespec pause = { .tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000 };
+    struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
 
     nanosleep(&pause, NULL);
 }
@@ -170,7 +171,7 @@ static void wh_copy_seed(void)
 /* Make the disk the root of this process and of all that it starts. */
 static void wh_switch_root(void)
 {
-    static const char *const moved[] = { "/dev", "/proc", "/sys" };
+    static const char *const moved[] = {"/dev", "/proc", "/sys"};
     size_t i;
 
     for (i = 0; i < sizeof(moved) / sizeof(moved[0]); i++) {
@@ -229,7 +230,7 @@ static void wh_read_settings(struct wh_settings *settings)
 
 static struct sockaddr wh_ipv4(const char *text)
 {
-    struct sockaddr_in address = { .sin_family = AF_INET };
+    struct sockaddr_in address = {.sin_family = AF_INET};
     struct sockaddr generic;
 
     if (inet_pton(AF_INET, text, &address.sin_addr) != 1) {
@@ -242,7 +243,7 @@ static struct sockaddr wh_ipv4(const char *text)
 
 static void wh_interface_up(int fd, const char *name)
 {
-    struct ifreq request = { 0 };
+    struct ifreq request = {0};
 
     snprintf(request.ifr_name, IFNAMSIZ, "%s", name);
     if (ioctl(fd, SIOCGIFFLAGS, &request) != 0) {
@@ -256,7 +257,7 @@ static void wh_interface_up(int fd, const char *name)
 
 static void wh_set_address(int fd, unsigned long operation, const char *address)
 {
-    struct ifreq request = { 0 };
+    struct ifreq request = {0};
 
     snprintf(request.ifr_name, IFNAMSIZ, "eth0");
     request.ifr_addr = wh_ipv4(address);
@@ -291,7 +292,7 @@ static void wh_configure_network(const struct wh_settings *settings)
         wh_interface_up(fd, "eth0");
     }
     if (settings->gateway[0] != '\0') {
-        struct rtentry route = { .rt_flags = RTF_UP | RTF_GATEWAY };
+        struct rtentry route = {.rt_flags = RTF_UP | RTF_GATEWAY};
 
         route.rt_gateway = wh_ipv4(settings->gateway);
         route.rt_dst = wh_ipv4("0.0.0.0");
@@ -308,11 +309,10 @@ static void wh_configure_network(const struct wh_settings *settings)
 
 static pid_t wh_start_sshd(void)
 {
-    static char *const argv[] = { "/usr/sbin/sshd", "-D", "-e", "-f",
-                                  WH_SEED_TARGET "/sshd_config", NULL };
+    static char *const argv[] = {
+        "/usr/sbin/sshd", "-D", "-e", "-f", WH_SEED_TARGET "/sshd_config", NULL};
     static char *const envp[] = {
-        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", NULL
-    };
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", NULL};
     pid_t pid = fork();
 
     if (pid == 0) {
