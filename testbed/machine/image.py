@@ -26,6 +26,7 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.machine.artifacts import artifact, artifact_path, log_path, run_logged
+from testbed.protocol.generate import generated_files
 
 RECIPE_VERSION = "1"  # raise when the way the root is made changes without its inputs changing
 DRIVER_RECIPE_VERSION = "1"
@@ -102,7 +103,7 @@ def build_driver(headers: Path, source: Path) -> Path:
 
     `headers` is the `headers` directory of a guest root: usr/ and lib/ of the header packages and a
     file `release`.  The source directory needs a Kbuild file or Makefile that names one module.
-    Headers of our own that the source includes are looked for in build/generated/include.
+    The source may include the generated wh_wire.h.
     """
     if not any((source / name).is_file() for name in ("Kbuild", "Makefile")):
         raise TestbedError(
@@ -110,7 +111,8 @@ def build_driver(headers: Path, source: Path) -> Path:
             "run from a complete checkout",
         )
     release = (headers / "release").read_text().strip()
-    generated = REPOSITORY / "build" / "generated" / "include"
+    # Straight from the specs: a fresh checkout has no build/generated, an old one may be stale.
+    wire_header = generated_files()["include/wh_wire.h"]
     inputs: dict[str, str | bytes | Path] = {
         "recipe": DRIVER_RECIPE_VERSION,
         "release": release,
@@ -120,8 +122,7 @@ def build_driver(headers: Path, source: Path) -> Path:
     for file in sorted(source.iterdir()):
         if file.suffix in (".c", ".h") or file.name in ("Kbuild", "Makefile"):
             inputs[f"source/{file.name}"] = file
-    if (generated / "wh_wire.h").is_file():
-        inputs["generated"] = generated / "wh_wire.h"
+    inputs["wh_wire.h"] = wire_header
     log = log_path("guest-driver", inputs)
 
     def build(directory: Path) -> None:
@@ -134,8 +135,7 @@ def build_driver(headers: Path, source: Path) -> Path:
         argv: list[str | Path] = ["make", "-C", tree, f"M={work}", "CC=gcc", "modules"]
         # Type information for tracing tools: nobody reads it, and making it needs pahole.
         argv.append("CONFIG_DEBUG_INFO_BTF_MODULES=")
-        if "generated" in inputs:
-            shutil.copy(generated / "wh_wire.h", work / "wh_wire.h")
+        (work / "wh_wire.h").write_text(wire_header, encoding="utf-8")
         run_logged(argv, log, COMMAND_TIMEOUT_S)
         modules = list(work.glob("*.ko"))
         if len(modules) != 1:
