@@ -70,17 +70,43 @@ int wh_skeleton_clCreateProgramWithBinary(struct wh_request *request)
     return 0;
 }
 
+/* The same program with the client's headers in its source, which it had to read itself. */
+static cl_int replace_source(struct wh_request *request, uint64_t handle, cl_program *program,
+                             const char *source, size_t source_bytes)
+{
+    cl_context context = NULL;
+    cl_int error =
+        wh_cl->clGetProgramInfo(*program, CL_PROGRAM_CONTEXT, sizeof(context), &context, NULL);
+    if (error != CL_SUCCESS) {
+        return error;
+    }
+    cl_program expanded =
+        wh_cl->clCreateProgramWithSource(context, 1, &source, &source_bytes, &error);
+    if (error != CL_SUCCESS) {
+        return error;
+    }
+    (void)wh_handle_remove(request->session, handle, WH_KIND_PROGRAM);
+    wh_cl->clReleaseProgram(*program);
+    *program = expanded;
+    return wh_cl_register(request, handle, WH_KIND_PROGRAM, expanded, CL_SUCCESS);
+}
+
 int wh_skeleton_clBuildProgram(struct wh_request *request)
 {
     cl_int error = CL_SUCCESS;
     cl_uint count = 0;
     size_t options_bytes = 0;
+    size_t source_bytes = 0;
     uint64_t handle = wh_take_u64(request);
     cl_program program = wh_cl_object(request, handle, WH_KIND_PROGRAM, &error);
     const cl_device_id *devices = (void *)wh_cl_objects(request, WH_KIND_DEVICE, &count, &error);
     const char *options = wh_take_blob(request, &options_bytes, WH_CL_BLOB_BYTES_MAX);
+    const char *source = wh_take_blob(request, &source_bytes, WH_CL_BLOB_BYTES_MAX);
     if (wh_request_failed(request) || !wh_cl_string_ends(options, options_bytes)) {
         return -EBADMSG;
+    }
+    if (error == CL_SUCCESS && program != NULL && source != NULL && source_bytes > 0) {
+        error = replace_source(request, handle, &program, source, source_bytes);
     }
     if (error == CL_SUCCESS) {
         wh_block_begin(request->session);

@@ -176,6 +176,7 @@ static void free_parts(struct wh_cl_object *object, uint32_t kind)
     } else if (kind == WH_KIND_PROGRAM) {
         free(object->u.of_program.binary_bytes);
         free(object->u.of_program.devices);
+        free(object->u.of_program.source);
     } else if (kind == WH_KIND_KERNEL) {
         wh_cl_arguments_free(object);
     }

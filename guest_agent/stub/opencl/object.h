@@ -58,6 +58,8 @@ struct wh_cl_object {
             struct wh_cl_object **devices;
             size_t *binary_bytes; /* last answer to CL_PROGRAM_BINARY_SIZES, one a device */
             uint32_t device_count;
+            char *source; /* only if it includes files, which may be the application's own */
+            size_t source_bytes;
         } of_program;
         struct {
             struct wh_cl_argument *arguments;
@@ -192,6 +194,11 @@ void wh_cl_keep_user_event(struct wh_cl_object *object, cl_context context);
 size_t wh_cl_properties_bytes(const void *properties);
 cl_command_queue_properties wh_cl_queue_properties(const cl_queue_properties *properties);
 size_t wh_cl_region_bytes(cl_buffer_create_type type, const void *region);
+
+/* A source with the headers that the options' directories hold, to be freed; NULL if there are none
+ * (includes.c). */
+char *wh_cl_expand_includes(const char *source, size_t size, const char *options,
+                            size_t *expanded_size);
 
 /* Kernel arguments (launch.c). */
 void wh_cl_send_arguments(cl_kernel kernel);

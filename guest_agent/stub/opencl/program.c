@@ -1,6 +1,8 @@
 /*
  * program.c - programs and their kernels.
  */
+#define _GNU_SOURCE /* memmem */
+
 #include "object.h"
 
 #include <stdlib.h>
@@ -79,10 +81,15 @@ cl_program CL_API_CALL wh_stub_clCreateProgramWithSource(cl_context context, cl_
         wh_put_u64(&call, object->handle);
         error = wh_cl_call_error(&call);
     }
-    free(joined);
     if (error == CL_SUCCESS) {
         error = keep_program(object, (struct wh_cl_object *)context, 0, NULL);
     }
+    if (error == CL_SUCCESS && memmem(joined, size, "include", strlen("include")) != NULL) {
+        object->u.of_program.source = joined;
+        object->u.of_program.source_bytes = size;
+        joined = NULL;
+    }
+    free(joined);
     return wh_cl_created(object, error, errcode_ret);
 }
 
@@ -162,8 +169,16 @@ cl_int CL_API_CALL wh_stub_clBuildProgram(
     wh_put_u64(&call, wh_cl_handle(program));
     wh_cl_put_handles(&call, (const void *const *)device_list, num_devices);
     wh_put_blob(&call, options, options == NULL ? 0 : strlen(options) + 1);
-    cl_int error = wh_cl_call_error(&call);
     struct wh_cl_object *object = (struct wh_cl_object *)program;
+    size_t expanded_bytes = 0;
+    char *expanded =
+        object->u.of_program.source == NULL || options == NULL
+            ? NULL
+            : wh_cl_expand_includes(object->u.of_program.source, object->u.of_program.source_bytes,
+                                    options, &expanded_bytes);
+    wh_put_blob(&call, expanded, expanded_bytes);
+    cl_int error = wh_cl_call_error(&call);
+    free(expanded);
     memset(object->u.of_program.binary_bytes, 0,
            object->u.of_program.device_count * sizeof(size_t)); /* now of other binaries */
     if (pfn_notify == NULL) {

@@ -513,6 +513,65 @@ static void scenario_objects(void)
     close_setting(&setting);
 }
 
+static void write_header(const char *folder, const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    EXPECT(file != NULL, 1);
+    fputs(text, file);
+    EXPECT(fclose(file), 0);
+}
+
+/* Headers lie where the application runs. */
+static void scenario_include(void)
+{
+    const char *text =
+        "#include \"outer.h\"\n__kernel void put(__global int *to)\n"
+        "{ to[get_global_id(0)] = VALUE; }\n#ifdef WRONG\n#error wrong here\n#endif\n";
+    char folder[] = "/tmp/wormhole-include-XXXXXX";
+    char options[300];
+    char log[4096] = "";
+    const size_t global = 4;
+    int result[4] = {0};
+    cl_int error = CL_SUCCESS;
+    struct setting setting = open_setting();
+    EXPECT(mkdtemp(folder) != NULL, 1);
+    write_header(folder, "outer.h", "#include <inner.h>\n#define VALUE (INNER + 1)\n");
+    write_header(folder, "inner.h", "#define INNER 41");
+    cl_program program = clCreateProgramWithSource(setting.context, 1, &text, NULL, &error);
+    EXPECT(error, CL_SUCCESS);
+    snprintf(options, sizeof(options), "-I %s -DWRONG", folder);
+    EXPECT(clBuildProgram(program, 1, &setting.device, options, NULL, NULL),
+           CL_BUILD_PROGRAM_FAILURE);
+    EXPECT(clGetProgramBuildInfo(program, setting.device, CL_PROGRAM_BUILD_LOG, sizeof(log), log,
+                                 NULL),
+           CL_SUCCESS);
+    EXPECT(strstr(log, ":5:") != NULL && strstr(log, "wrong here") != NULL, 1);
+    snprintf(options, sizeof(options), "-cl-std=CL1.2 -I%s", folder);
+    EXPECT(clBuildProgram(program, 1, &setting.device, options, NULL, NULL), CL_SUCCESS);
+    cl_kernel kernel = clCreateKernel(program, "put", &error);
+    EXPECT(error, CL_SUCCESS);
+    cl_mem buffer = buffer_of(&setting, sizeof(result), 0, NULL);
+    EXPECT(clSetKernelArg(kernel, 0, sizeof(buffer), &buffer), CL_SUCCESS);
+    EXPECT(clEnqueueNDRangeKernel(setting.queue, kernel, 1, NULL, &global, NULL, 0, NULL, NULL),
+           CL_SUCCESS);
+    EXPECT(clEnqueueReadBuffer(setting.queue, buffer, CL_TRUE, 0, sizeof(result), result, 0, NULL,
+                               NULL),
+           CL_SUCCESS);
+    EXPECT(result[0], 42);
+    EXPECT(result[3], 42);
+    EXPECT(clReleaseMemObject(buffer), CL_SUCCESS);
+    EXPECT(clReleaseKernel(kernel), CL_SUCCESS);
+    EXPECT(clReleaseProgram(program), CL_SUCCESS);
+    close_setting(&setting);
+    snprintf(options, sizeof(options), "%s/outer.h", folder);
+    EXPECT(unlink(options), 0);
+    snprintf(options, sizeof(options), "%s/inner.h", folder);
+    EXPECT(unlink(options), 0);
+    EXPECT(rmdir(folder), 0);
+}
+
 struct thread {
     pthread_t id;
     const struct setting *setting;
@@ -645,7 +704,7 @@ int main(int argc, char **argv)
         {"launch", scenario_launch},   {"observe", scenario_observe}, {"bulk", scenario_bulk},
         {"map", scenario_map},         {"errors", scenario_errors},   {"objects", scenario_objects},
         {"threads", scenario_threads}, {"stale", scenario_stale},     {"fork", scenario_fork},
-        {"lost", scenario_lost},
+        {"lost", scenario_lost},       {"include", scenario_include},
     };
     for (int i = 1; i < argc; i++) {
         size_t k = 0;

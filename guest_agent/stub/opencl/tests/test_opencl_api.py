@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.native, pytest.mark.opencl]
 
 SOURCE = Path(__file__).resolve().parent / "opencl_client.c"
 LIMIT_S = 120.0
-NATIVE_SCENARIOS = ("launch", "observe", "bulk", "map", "errors", "objects", "threads")
+NATIVE_SCENARIOS = ("launch", "observe", "bulk", "map", "errors", "objects", "include", "threads")
 OUR_SCENARIOS = (*NATIVE_SCENARIOS, "stale", "fork")
 # The presets, and what no preset combines.
 SYSTEMS = (
