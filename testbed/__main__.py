@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from testbed.guard import guarded, stop_watching, watch_signals
+from testbed.watched import run_watched
 
 
 @guarded
-def _run() -> None:
+def _work() -> None:
+    watch_signals()
     from testbed.cli import main
 
     main()
 
 
-if __name__ == "__main__":
-    watch_signals()
+def _watched_work() -> None:
     try:
-        _run()
+        _work()
     finally:
         stop_watching()
+
+
+if __name__ == "__main__":
+    run_watched(_watched_work)

@@ -17,8 +17,6 @@ from testbed.errors import TestbedError
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 RAISE_AGAIN_S = 0.02
 
-_is_over = False
-
 
 class Interrupted(BaseException):
     """A signal told us to end.  Unwinds through every context manager, like KeyboardInterrupt."""
@@ -47,9 +45,12 @@ def watch_signals() -> None:
 
 
 def stop_watching() -> None:
-    """From here on signals change nothing: the process is about to end."""
-    global _is_over
-    _is_over = True
+    """From here on signals change nothing: the process is about to end.
+
+    A handler of ours would not do: the interpreter takes it away while it shuts down.
+    """
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def guarded(task: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,6 +75,7 @@ def guarded(task: Callable[..., Any]) -> Callable[..., Any]:
             raise SystemExit(interrupt.status) from None
         except BrokenPipeError:
             # Whoever read our output has enough; the interpreter must not try to flush the rest.
+            stop_watching()
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(128 + signal.SIGPIPE) from None
         except OSError as error:
@@ -93,7 +95,7 @@ def guarded(task: Callable[..., Any]) -> Callable[..., Any]:
 
 def _unwind(number: int, _frame: FrameType | None) -> None:
     """Raise, unless an earlier signal is unwinding: its clean-up must run to its end."""
-    if not _is_over and not _is_unwinding():
+    if not _is_unwinding():
         raise Interrupted(number)
 
 
@@ -119,6 +121,8 @@ def _not_lost(unraisable: Any) -> None:
 
 
 def _say(line: str) -> None:
+    """The one line, after which the task ends: a signal has nothing left to end."""
+    stop_watching()
     if os.environ.get("WORMHOLE_DEBUG") == "1":
         traceback.print_exc()
     print(f"error: {line}", file=sys.stderr)

@@ -18,7 +18,7 @@ def read_manifest(run: Path) -> dict[str, Any]:
     """The manifest of a run.  Raises TestbedError if it is missing or damaged."""
     try:
         manifest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise TestbedError(
             f"{run} is not a run directory (it has no {MANIFEST})",
             "give a directory of the form results/<experiment>/<time>-<commit>",

@@ -71,7 +71,10 @@ def replay(path: Path, system_name: str, placement: str, as_json: bool) -> None:
             f"{'every reply equal' if done.verdict.passed else done.verdict.reason}"
         )
     if not done.verdict.passed:
-        raise TestbedError(f"the replay of {path} differs: {done.verdict.reason}")
+        raise TestbedError(
+            f"the replay of {path} differs: {done.verdict.reason}",
+            "try it with --system native; if that differs too, record it again",
+        )
 
 
 def bench_call(placement: str, as_json: bool, spin_us: int | None) -> None:

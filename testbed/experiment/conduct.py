@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.analysis.report import Report, plot
+from testbed.analysis.rundir import read_manifest
 from testbed.errors import TestbedError
 from testbed.experiment import provenance
 from testbed.experiment.executor import Executor, NativeParts, RunningGuest, Settings
@@ -63,6 +64,12 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
     nothing of it keeps running, and what was measured stays on disk.  Raises TestbedError.
     """
     experiment = _experiment(request)
+    if not make_plan(experiment, "kvm", request.placements):
+        # Said before anything is made: nothing of such a run is worth a directory.
+        raise TestbedError(
+            f"{experiment.name} has no trial in {', '.join(request.placements or ())} placement",
+            "ask for a placement that the experiment has",
+        )
     with _run_directory(request, experiment) as run:
         manifest = run.manifest()
         try:
@@ -79,6 +86,7 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
 def _experiment(request: Request) -> Experiment:
     if request.resume is not None:
         # The run's own copy: the file may have been changed since.
+        read_manifest(request.resume)
         return load_experiment(request.resume / "experiment.yaml")
     return load_experiment(find_experiment(request.experiment, EXPERIMENTS))
 
@@ -141,11 +149,7 @@ def _measure(
         summaries.append(run_trials(trials, executor, run, say))
         report = plot(run.path)
         show(placement, report)
-    if report is None:
-        raise TestbedError(
-            f"{experiment.name} has no trial in {', '.join(request.placements or ())} placement",
-            "ask for a placement that the experiment has",
-        )
+    assert report is not None, "a plan with no trial was refused before"
     return report, _total(summaries)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -107,10 +108,19 @@ def _in_process(
 
 def _run(argv: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> int:
     """Run a program on our own terminal."""
+    if shutil.which(argv[0], path=environment.get("PATH")) is None:
+        raise TestbedError(
+            f"cannot start {argv[0]}: there is no such program",
+            "give a program of PATH, or a path from the root or the checkout",
+        )
+    # setpriv makes the kernel kill the program when we die, in whatever way.
+    words = ["setpriv", "--pdeathsig", "KILL", "--", *argv]
     try:
-        process = subprocess.Popen(list(argv), env=dict(environment))
+        process = subprocess.Popen(words, env=dict(environment))
     except OSError as error:
-        raise TestbedError(f"cannot start {argv[0]}: {error.strerror}") from error
+        raise TestbedError(
+            f"cannot start {argv[0]}: {error.strerror}", "run ./inv doctor to see what is missing"
+        ) from error
     try:
         status = process.wait(timeout=timeout_s)
         return status if status >= 0 else STATUS_SIGNAL - status

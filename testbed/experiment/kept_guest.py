@@ -22,7 +22,7 @@ from testbed.machine.artifacts import last_lines
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.image import guest_image
 from testbed.machine.native_build import native_build
-from testbed.machine.qemu_argv import Region, VmConfig
+from testbed.machine.qemu_argv import Region, VmConfig, check_config
 from testbed.machine.qemu_build import qemu_bundle
 from testbed.machine.vm import (
     VmFacts,
@@ -49,6 +49,8 @@ def start(name: str, memory_mib: int, cpus: int) -> VmFacts:
         raise TestbedError(
             f"a VM named {name} is running", f"./inv vm.stop --name {name}, or use another name"
         )
+    # Checked before its name becomes a directory's.
+    check_config(VmConfig(name=name, memory_mib=memory_mib, cpus=cpus))
     # Built here, where progress is seen; the keeper then finds everything in the cache.
     native_build()
     qemu_bundle(say)

@@ -114,12 +114,16 @@ class RunDirectory:
         """Replace the manifest; a reader sees the old or the new one, never half of it."""
         with _disk_errors(self.path):
             partial = self.path / f".{MANIFEST}.partial"
-            with partial.open("w", encoding="utf-8") as sink:
-                json.dump(manifest, sink, indent=2, ensure_ascii=False)
-                sink.write("\n")
-                sink.flush()
-                os.fsync(sink.fileno())
-            partial.replace(self.path / MANIFEST)
+            try:
+                with partial.open("w", encoding="utf-8") as sink:
+                    json.dump(manifest, sink, indent=2, ensure_ascii=False)
+                    sink.write("\n")
+                    sink.flush()
+                    os.fsync(sink.fileno())
+                partial.replace(self.path / MANIFEST)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
 
     def keep_specification(self, source: Path) -> None:
         """Copy the experiment file into the run."""
