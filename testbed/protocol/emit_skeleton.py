@@ -137,7 +137,9 @@ def opencl_table_header(api: Api) -> str:
     names = [f.name for f in api.functions if f.forwarded]
     names.append("clSetEventCallback")
     out.append(" \\\n".join(f"    X({name})" for name in names))
-    out.append("\n\nstruct wh_opencl_table {\n#define WH_OPENCL_MEMBER(name) cl_api_##name name;\n")
+    # Types come from the prototypes: cl_icd.h names its pointer types otherwise since 2024.
+    member = "#define WH_OPENCL_MEMBER(name) __typeof__(name) *name;\n"
+    out.append(f"\n\nstruct wh_opencl_table {{\n{member}")
     out.append("    WH_OPENCL_FUNCTIONS(WH_OPENCL_MEMBER)\n#undef WH_OPENCL_MEMBER\n};\n\n#endif\n")
     return "".join(out)
 
