@@ -42,13 +42,15 @@ def reproduce(
     """The main job: build what is missing, boot guests, compare all systems, leave results."""
     from testbed.experiment.conduct import RESULTS
     from testbed.experiment.reproduce import reproduce as run
+    from testbed.experiment.reproduce import require_success
 
-    run(
+    done = run(
         profile,
         out=Path(out) if out else RESULTS,
         resume=Path(resume) if resume else None,
         placements=(placement,) if placement else None,
     )
+    require_success(done)
 
 
 @task(
@@ -82,7 +84,7 @@ def run(
         resume=Path(resume) if resume else None,
         placements=(placement,) if placement else None,
     )
-    reproduce.run_experiment(request)
+    reproduce.require_success(reproduce.run_experiment(request))
 
 
 @task(positional=["run"], help={"run": "directory of a run", "json": JSON_HELP})

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from testbed.analysis.report import Report
+from testbed.analysis.rundir import TRIALS, read_lines
 from testbed.analysis.tables import terminal
+from testbed.errors import TestbedError
 from testbed.experiment.conduct import RESULTS, Conducted, Request, conduct
 from testbed.progress import format_duration, say
 
@@ -49,6 +51,19 @@ def run_experiment(request: Request, print_line: Print = print) -> Conducted:
     done = conduct(request, tell, show)
     print_line(closing_words(done, time.monotonic() - begin_s))
     return done
+
+
+def require_success(done: Conducted) -> None:
+    """Raises TestbedError if a trial of the finished run, now or before, was not ok."""
+    trials = read_lines(done.path / TRIALS)
+    bad = [trial for trial in trials if trial["status"] != "ok"]
+    if bad:
+        first = bad[0]
+        raise TestbedError(
+            f"{len(bad)} of {len(trials)} trials were not ok, first {first['id']}: "
+            f"{first['status']}, {' '.join(str(first['detail']).split())}",
+            f"see {done.path / str(first['logs'])}; the tables show the others",
+        )
 
 
 def closing_words(done: Conducted, wall_s: float) -> str:
