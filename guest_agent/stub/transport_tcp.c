@@ -14,6 +14,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,6 +34,7 @@ static void set_options(int fd)
 static int connect_address(const struct addrinfo *address)
 {
     const struct timeval limit = {.tv_sec = WH_OPEN_TIMEOUT_MS / 1000};
+    const struct timeval look = {.tv_usec = WH_LOOK_INTERVAL_MS * 1000};
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         return -errno;
@@ -43,8 +45,7 @@ static int connect_address(const struct addrinfo *address)
         close(fd);
         return error;
     }
-    const struct timeval none = {0};
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &look, sizeof(look)); /* see send_all */
     set_options(fd);
     return fd;
 }
@@ -106,6 +107,50 @@ static int lost(struct wh_client *client, int error)
                           error == 0 ? "the host server closed the connection" : strerror(-error));
 }
 
+/* Between two waits for a worker that was last heard at since_ns: 0, or -EPIPE. */
+static int check_silence(struct wh_client *client, uint64_t since_ns)
+{
+    if (wh_client_check(client) != 0) {
+        return -EPIPE;
+    }
+    if (wh_now_ns() - since_ns < WH_HEARTBEAT_LIMIT_NS) {
+        return 0;
+    }
+    return wh_client_fail(client, "the worker has sent nothing for 10 s, not even a heartbeat");
+}
+
+/*
+ * Sends all; 0 or -errno. The socket's send timeout ends each wait for a look. A worker that takes
+ * nothing may be busy with one-way calls sent before; then its heartbeats pile up here, unread.
+ */
+static int send_all(struct wh_client *client, int fd, const uint8_t *bytes, size_t size_bytes)
+{
+    uint64_t since_ns = 0;
+    int unread_bytes = 0;
+    while (size_bytes > 0) {
+        ssize_t sent = send(fd, bytes, size_bytes, MSG_NOSIGNAL);
+        if (sent >= 0) {
+            bytes += sent;
+            size_bytes -= (size_t)sent;
+            since_ns = 0;
+            continue;
+        }
+        if (errno != EAGAIN && errno != EINTR) {
+            return -errno;
+        }
+        int heard_bytes = 0;
+        ioctl(fd, FIONREAD, &heard_bytes);
+        if (since_ns == 0 || heard_bytes != unread_bytes) {
+            since_ns = wh_now_ns();
+            unread_bytes = heard_bytes;
+        }
+        if (check_silence(client, since_ns) != 0) {
+            return -EPIPE;
+        }
+    }
+    return 0;
+}
+
 static int send_in_turn(struct wh_client *client, struct wh_thread *thread, struct wh_lane *lane,
                         uint8_t *request, size_t size_bytes, bool ordered)
 {
@@ -122,7 +167,7 @@ static int send_in_turn(struct wh_client *client, struct wh_thread *thread, stru
     header->flags |= ordered ? WH_REQUEST_FLAG_ORDERED : 0;
     lane->sequence = ticket;
     wh_record_request(thread->number, request, size_bytes);
-    int error = wh_send_all(lane->socket, request, size_bytes);
+    int error = send_all(client, lane->socket, request, size_bytes);
     wh_record_unlock();
     if (ordered) {
         pthread_mutex_unlock(&client->publish_lock);
@@ -146,14 +191,15 @@ static int tcp_send(struct wh_client *client, struct wh_thread *thread, struct w
     return send_in_turn(client, thread, lane, request, size_bytes, client->config->oneway);
 }
 
-/* Bytes received, 0 at the end of the stream, -errno; spins up to the bound, then sleeps. */
+/* Bytes received, 0 at the end of the stream, -errno; spins up to the bound, then sleeps. *asleep:
+ * whether this wait has come to sleeping, also before. */
 static ssize_t receive_some(struct wh_client *client, struct wh_thread *thread, int fd, void *to,
-                            size_t size_bytes)
+                            size_t size_bytes, bool *asleep)
 {
     const struct wh_config *config = client->config;
     struct pollfd wait = {.fd = fd, .events = POLLIN};
     uint64_t start_ticks = wh_ticks();
-    bool asleep = false;
+    uint64_t since_ns = 0;
     for (;;) {
         ssize_t got = recv(fd, to, size_bytes, MSG_DONTWAIT);
         if (got >= 0) {
@@ -165,15 +211,21 @@ static ssize_t receive_some(struct wh_client *client, struct wh_thread *thread, 
         if (wh_client_check(client) != 0) {
             return -EPIPE;
         }
-        if (!asleep && wh_ticks() - start_ticks < config->spin_ticks) {
+        if (!*asleep && wh_ticks() - start_ticks < config->spin_ticks) {
             wh_pause(config->pause_is_cheap);
             continue;
         }
-        if (!asleep) {
+        if (!*asleep) {
             wh_count(&thread->counters.sleeps, 1);
-            asleep = true;
+            *asleep = true;
         }
-        poll(&wait, 1, WH_LOOK_INTERVAL_MS);
+        if (since_ns != 0 && check_silence(client, since_ns) != 0) {
+            return -EPIPE;
+        }
+        /* The clock counts from the first look on: a call that is quicker reads none. */
+        if (poll(&wait, 1, WH_LOOK_INTERVAL_MS) <= 0 && since_ns == 0) {
+            since_ns = wh_now_ns();
+        }
     }
 }
 
@@ -181,7 +233,8 @@ static int receive_all(struct wh_client *client, struct wh_thread *thread, int f
                        size_t size_bytes)
 {
     while (size_bytes > 0) {
-        ssize_t got = receive_some(client, thread, fd, to, size_bytes);
+        bool asleep = false;
+        ssize_t got = receive_some(client, thread, fd, to, size_bytes, &asleep);
         if (got <= 0) {
             return lost(client, (int)got);
         }
@@ -191,32 +244,54 @@ static int receive_all(struct wh_client *client, struct wh_thread *thread, int f
     return 0;
 }
 
+static bool is_heartbeat(const struct wh_reply_header *header)
+{
+    return header->ready == 0 && header->size_bytes == 0;
+}
+
+/* The reply's header, after any heartbeats. The first *have_bytes of its results are then in the
+ * buffer. */
+static int receive_header(struct wh_client *client, struct wh_thread *thread, int fd,
+                          struct wh_buffer *buffer, struct wh_reply_header *header,
+                          size_t *have_bytes)
+{
+    const size_t header_bytes = sizeof(*header);
+    bool asleep = false;
+    *have_bytes = 0;
+    do {
+        /* Header and short results come in one read. */
+        while (*have_bytes < header_bytes) {
+            ssize_t got = receive_some(client, thread, fd, buffer->bytes + *have_bytes,
+                                       buffer->capacity_bytes - *have_bytes, &asleep);
+            if (got <= 0) {
+                return lost(client, (int)got);
+            }
+            *have_bytes += (size_t)got;
+        }
+        memcpy(header, buffer->bytes, header_bytes);
+        *have_bytes -= header_bytes;
+        memmove(buffer->bytes, buffer->bytes + header_bytes, *have_bytes);
+    } while (is_heartbeat(header));
+    return 0;
+}
+
 static int tcp_receive(struct wh_client *client, struct wh_thread *thread, struct wh_lane *lane,
                        struct wh_buffer *buffer, struct wh_reply_header *header)
 {
-    /* Header and short results come in one read. */
-    const size_t header_bytes = sizeof(*header);
     size_t have_bytes = 0;
-    while (have_bytes < header_bytes) {
-        ssize_t got = receive_some(client, thread, lane->socket, buffer->bytes + have_bytes,
-                                   buffer->capacity_bytes - have_bytes);
-        if (got <= 0) {
-            return lost(client, (int)got);
-        }
-        have_bytes += (size_t)got;
+    int error = receive_header(client, thread, lane->socket, buffer, header, &have_bytes);
+    if (error != 0) {
+        return error;
     }
-    memcpy(header, buffer->bytes, header_bytes);
     if (header->ready != lane->sequence || header->size_bytes > WH_TCP_MESSAGE_BYTES_MAX ||
-        have_bytes - header_bytes > header->size_bytes) {
+        have_bytes > header->size_bytes) {
         return wh_client_fail(client, "a malformed reply came over TCP");
     }
-    have_bytes -= header_bytes;
-    memmove(buffer->bytes, buffer->bytes + header_bytes, have_bytes);
     if (!wh_buffer_grow(buffer, header->size_bytes)) {
         return wh_client_fail(client, "no memory for a reply");
     }
-    int error = receive_all(client, thread, lane->socket, buffer->bytes + have_bytes,
-                            header->size_bytes - have_bytes);
+    error = receive_all(client, thread, lane->socket, buffer->bytes + have_bytes,
+                        header->size_bytes - have_bytes);
     if (error == 0) {
         wh_record_reply(thread->number, header, buffer->bytes, header->size_bytes);
     }

@@ -26,7 +26,7 @@
 #include "ring.h"
 #include "tcp.h"
 
-#define WH_HEARTBEAT_MS 500
+#define WH_HEARTBEAT_NS 500000000ull
 #define WH_EXIT_STARTUP 1
 #define WH_EXIT_USAGE 2
 #define WH_TEXT_BYTES 4096
@@ -285,16 +285,30 @@ static int receive_socket(int control_fd)
     return fd;
 }
 
+/* Milliseconds until then, rounded up; 0 if it is past. */
+static int milliseconds_until(uint64_t time_ns)
+{
+    uint64_t now_ns = wh_now_ns();
+    return now_ns < time_ns ? (int)((time_ns - now_ns + 999999u) / 1000000u) : 0;
+}
+
 /* Returns when the supervisor has closed the control socket, or the last connection has gone. */
 static void watch(struct wh_session *session, const struct options *options)
 {
     struct pollfd control = {.fd = options->control_fd, .events = POLLIN};
+    uint64_t beat_ns = wh_now_ns() + WH_HEARTBEAT_NS;
     for (;;) {
-        int ready = poll(&control, 1, WH_HEARTBEAT_MS);
+        int ready = poll(&control, 1, milliseconds_until(beat_ns));
+        bool beats = wh_now_ns() >= beat_ns;
+        if (beats) {
+            beat_ns = wh_now_ns() + WH_HEARTBEAT_NS;
+        }
         if (session->header != NULL) {
             show_counters(session);
         } else if (wh_tcp_connections() == 0) {
             return;
+        } else if (beats) {
+            wh_tcp_beat();
         }
         if (ready <= 0) {
             continue;

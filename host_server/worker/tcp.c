@@ -1,6 +1,6 @@
 /*
  * tcp.c - one thread a connection: reads a request, runs it, writes the reply, spinning up to the
- * bound before it sleeps.
+ * bound before it sleeps. Meanwhile the main thread tells clients of long requests that we live.
  */
 #define _GNU_SOURCE
 
@@ -24,7 +24,15 @@ struct connection {
     struct wh_executor *executor;
     size_t start_bytes; /* what lies in the executor's buffer: [start, end) */
     size_t end_bytes;
+
+    uint32_t pending;          /* sequence of the request being read or executed; 0 none */
+    uint32_t pending_at_beat;  /* what it was at the latest beat; the main thread's */
+    pthread_mutex_t send_lock; /* what goes out: replies and heartbeats */
+    size_t owed_bytes;         /* of a heartbeat that did not go out as a whole; send_lock */
 };
+
+/* A reply header with ready = 0; all of it is zero, so every part of it is too. */
+static const struct wh_reply_header heartbeat;
 
 static pthread_mutex_t connections_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct connection *connections[WH_EXECUTOR_MAX];
@@ -117,17 +125,15 @@ static void forget_request(struct connection *connection, size_t size_bytes)
     }
 }
 
-static bool send_reply(struct connection *connection, uint32_t sequence, int status)
+static bool send_parts(int socket, struct iovec *parts, size_t count)
 {
-    struct wh_executor *executor = connection->executor;
-    struct wh_reply_header header;
-    wh_fill_reply_header(executor, &header, sequence, status);
-    struct iovec parts[2] = {{.iov_base = &header, .iov_len = sizeof(header)},
-                             {.iov_base = executor->reply.bytes, .iov_len = header.size_bytes}};
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
-    size_t left_bytes = sizeof(header) + header.size_bytes;
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    size_t left_bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        left_bytes += parts[i].iov_len;
+    }
     while (left_bytes > 0) {
-        ssize_t sent = sendmsg(connection->socket, &message, MSG_NOSIGNAL);
+        ssize_t sent = sendmsg(socket, &message, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR) {
             continue;
         }
@@ -135,7 +141,7 @@ static bool send_reply(struct connection *connection, uint32_t sequence, int sta
             return false;
         }
         left_bytes -= (size_t)sent;
-        for (int i = 0; i < 2; i++) {
+        for (size_t i = 0; i < count; i++) {
             size_t taken = (size_t)sent < parts[i].iov_len ? (size_t)sent : parts[i].iov_len;
             parts[i].iov_base = (uint8_t *)parts[i].iov_base + taken;
             parts[i].iov_len -= taken;
@@ -143,6 +149,57 @@ static bool send_reply(struct connection *connection, uint32_t sequence, int sta
         }
     }
     return true;
+}
+
+static bool send_reply(struct connection *connection, uint32_t sequence, int status)
+{
+    struct wh_executor *executor = connection->executor;
+    struct wh_reply_header header;
+    wh_fill_reply_header(executor, &header, sequence, status);
+    pthread_mutex_lock(&connection->send_lock);
+    /* Nothing may follow a reply: the client reads up to its end and no further. */
+    wh_store32(&connection->pending, 0);
+    struct iovec parts[] = {
+        {.iov_base = (void *)&heartbeat, .iov_len = connection->owed_bytes},
+        {.iov_base = &header, .iov_len = sizeof(header)},
+        {.iov_base = executor->reply.bytes, .iov_len = header.size_bytes},
+    };
+    connection->owed_bytes = 0;
+    bool sent = send_parts(connection->socket, parts, sizeof(parts) / sizeof(parts[0]));
+    pthread_mutex_unlock(&connection->send_lock);
+    return sent;
+}
+
+/* Never waits: a client that does not read has no use for it. */
+static void send_heartbeat(struct connection *connection)
+{
+    if (pthread_mutex_trylock(&connection->send_lock) != 0) {
+        return; /* a reply is on its way, which says as much */
+    }
+    if (wh_load32(&connection->pending) != 0) {
+        size_t owed_bytes = connection->owed_bytes;
+        size_t size_bytes = owed_bytes != 0 ? owed_bytes : sizeof(heartbeat);
+        ssize_t sent =
+            send(connection->socket, &heartbeat, size_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent > 0) {
+            connection->owed_bytes = size_bytes - (size_t)sent;
+        }
+    }
+    pthread_mutex_unlock(&connection->send_lock);
+}
+
+void wh_tcp_beat(void)
+{
+    pthread_mutex_lock(&connections_lock);
+    for (uint32_t i = 0; i < connection_count; i++) {
+        struct connection *connection = connections[i];
+        uint32_t pending = wh_load32(&connection->pending);
+        if (pending != 0 && pending == connection->pending_at_beat) {
+            send_heartbeat(connection);
+        }
+        connection->pending_at_beat = pending;
+    }
+    pthread_mutex_unlock(&connections_lock);
 }
 
 /* The turn. */
@@ -182,6 +239,7 @@ static bool serve_one(struct connection *connection)
         wh_protocol_fault(executor->session, "a request of %u bytes, sequence %u over TCP",
                           header.size_bytes, header.sequence);
     }
+    wh_store32(&connection->pending, header.sequence);
     if (!fill(connection, header.size_bytes)) {
         return false;
     }
@@ -196,8 +254,11 @@ static bool serve_one(struct connection *connection)
         wh_protocol_fault(executor->session, "malformed arguments of opcode %u", header.opcode);
     }
     forget_request(connection, header.size_bytes);
-    return (header.flags & WH_REQUEST_FLAG_REPLY) == 0 ||
-           send_reply(connection, header.sequence, status);
+    if ((header.flags & WH_REQUEST_FLAG_REPLY) != 0) {
+        return send_reply(connection, header.sequence, status);
+    }
+    wh_store32(&connection->pending, 0);
+    return true;
 }
 
 static void add_counters(struct wh_worker_counters *to, const struct wh_worker_counters *from)
@@ -224,6 +285,7 @@ static void forget_connection(struct connection *connection)
 static void destroy(struct connection *connection)
 {
     close(connection->socket);
+    pthread_mutex_destroy(&connection->send_lock);
     if (connection->executor != NULL) {
         wh_executor_destroy(connection->executor);
     }
@@ -267,6 +329,7 @@ int wh_tcp_start(struct wh_session *session, int socket)
         return -ENOMEM;
     }
     connection->socket = socket;
+    pthread_mutex_init(&connection->send_lock, NULL);
     connection->executor =
         wh_executor_create(session, WH_FIRST_BUFFER_BYTES, WH_TCP_MESSAGE_BYTES_MAX);
     int error = connection->executor == NULL ? -ENOMEM : start_thread(connection);

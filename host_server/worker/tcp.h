@@ -13,6 +13,10 @@ int wh_tcp_start(struct wh_session *session, int socket);
 /* Connections being served. The session ends when the last one closes. */
 uint32_t wh_tcp_connections(void);
 
+/* Sends a heartbeat on every connection whose request was already pending at the call before. To be
+ * called twice a second; never waits for a client. */
+void wh_tcp_beat(void);
+
 void wh_tcp_counters(struct wh_worker_counters *totals);
 
 /* The turn of ordered requests while a call blocks. */

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,6 +160,7 @@ def test_malformed_request_ends_its_own_session_only(bench: Bench, kind: str) ->
 
 
 def test_full_ring_holds_the_client_back(bench: Bench) -> None:
+    wait_for_no_worker(bench.server)
     with subprocess.Popen(
         bench.argv("ring_full"),
         env=bench.environment("shm"),
@@ -183,6 +185,7 @@ def test_full_ring_holds_the_client_back(bench: Bench) -> None:
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_killed_worker_ends_waiting_and_later_calls(bench: Bench, transport: str) -> None:
+    wait_for_no_worker(bench.server)
     with subprocess.Popen(
         bench.argv("killed_worker"),
         env=bench.environment(transport),
@@ -196,6 +199,49 @@ def test_killed_worker_ends_waiting_and_later_calls(bench: Bench, transport: str
         assert client.stdout.read() == "ok\n"
         assert client.wait(DEATH_LIMIT_S) == 0
     bench.run("basic", transport=transport)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_hung_worker_ends_waiting_and_later_calls(bench: Bench, transport: str) -> None:
+    wait_for_no_worker(bench.server)
+    with (
+        subprocess.Popen(
+            bench.argv("killed_worker"),
+            env=bench.environment(transport),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as client,
+        hung_worker(bench.server, client),
+    ):
+        stdout, stderr = client.communicate(timeout=CASE_LIMIT_S)
+        assert (client.returncode, stdout) == (0, "ok\n"), stderr
+        assert "the session with the host server is lost: the worker" in stderr
+        assert "10 s" in stderr
+    bench.run("basic", transport=transport)
+
+
+def test_hung_worker_ends_sending(bench: Bench) -> None:
+    wait_for_no_worker(bench.server)
+    with (
+        subprocess.Popen(
+            bench.argv("stopped_before_bulk"),
+            env=bench.environment("tcp"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as client,
+        hung_worker(bench.server, client),
+    ):
+        stdout, stderr = client.communicate("\n", timeout=CASE_LIMIT_S)
+        assert (client.returncode, stdout) == (0, "ok\n"), stderr
+        assert "the worker has sent nothing for 10 s" in stderr
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_busy_worker_is_not_taken_for_a_hung_one(bench: Bench, transport: str) -> None:
+    bench.run("busy", transport=transport)
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -229,17 +275,10 @@ def test_marks_carry_counters_and_stay_json(bench: Bench, tmp_path: Path) -> Non
 def test_record_holds_every_request_reply_and_mark(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "record"
     bench.run("marks", transport="tcp", ONEWAY="0", LOCAL="0", RECORD=str(path))
-    data = path.read_bytes()
-    assert data[:8] == (0x4452434552484F57).to_bytes(8, "little")
     request, reply = view("request_header"), view("reply_header")
-    position, kinds, pending = 32, [], {}
-    while position < len(data):
-        kind, _, size, _ = (
-            int.from_bytes(data[position + at : position + at + width], "little")
-            for at, width in ((0, 4), (4, 4), (8, 8), (16, 8))
-        )
-        body = data[position + 24 : position + 24 + size]
-        kinds.append(kind)
+    entries = record_entries(path)
+    pending = {}
+    for kind, body in entries:
         if kind == 1:
             at = request.offset("sequence")
             pending[int.from_bytes(body[at : at + 4], "little")] = body
@@ -248,9 +287,18 @@ def test_record_holds_every_request_reply_and_mark(bench: Bench, tmp_path: Path)
             sequence = int.from_bytes(body[at : at + 4], "little")
             assert pending.pop(sequence)[16:24] == (1).to_bytes(8, "little")
             assert body[-8:] == (2).to_bytes(8, "little")
-        position += 24 + (size + 7) // 8 * 8
-    assert kinds == [3, *[1, 2] * 5, 3]
+    assert [kind for kind, _ in entries] == [3, *[1, 2] * 5, 3]
     assert not pending
+
+
+def test_record_holds_no_heartbeats(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    bench.run("slow", transport="tcp", ONEWAY="0", LOCAL="0", RECORD=str(path))
+    at = view("reply_header").offset("ready")
+    entries = record_entries(path)
+    assert [kind for kind, _ in entries] == [1, 2] * 5
+    replies = [body for kind, body in entries if kind == 2]
+    assert [int.from_bytes(body[at : at + 4], "little") for body in replies] == [1, 2, 3, 4, 5]
 
 
 def test_without_a_server_one_line_says_where(bench: Bench, tmp_path: Path) -> None:
@@ -354,6 +402,35 @@ def workers(server: HostServer) -> list[int]:
     )
     rows = [line.split(None, 1) for line in shown.stdout.splitlines()]
     return [int(pid) for pid, name in rows if name.strip() == "wormhole-worker"]
+
+
+def record_entries(path: Path) -> list[tuple[int, bytes]]:
+    """Kind (1 request, 2 reply, 3 mark) and body of each entry of a record."""
+    data = path.read_bytes()
+    assert data[:8] == (0x4452434552484F57).to_bytes(8, "little")
+    entries, position = [], 32
+    while position < len(data):
+        kind, _, size, _ = (
+            int.from_bytes(data[position + at : position + at + width], "little")
+            for at, width in ((0, 4), (4, 4), (8, 8), (16, 8))
+        )
+        entries.append((kind, data[position + 24 : position + 24 + size]))
+        position += 24 + (size + 7) // 8 * 8
+    return entries
+
+
+@contextmanager
+def hung_worker(server: HostServer, client: subprocess.Popen[str]) -> Iterator[None]:
+    """Stop the only worker when the client asks for it; kills it at the end."""
+    assert client.stdout is not None
+    assert client.stdout.readline() == "kill\n"
+    (worker,) = workers(server)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(worker, signal.SIGKILL)
+    wait_for_no_worker(server)
 
 
 def wait_for_no_worker(server: HostServer) -> None:

@@ -24,7 +24,8 @@
 #define BLOCKED_THREADS 70 /* more than there are reply slots */
 #define BULK_BYTES (16u * 1024u * 1024u)
 #define PINGPONGS 100000u
-#define LIMIT_S 300 /* of a whole case; a stall ends it */
+#define BUSY_US 13000000u /* longer than a silent worker is given */
+#define LIMIT_S 300       /* of a whole case; a stall ends it */
 
 #define CHECK(condition, ...)                                                                      \
     do {                                                                                           \
@@ -356,7 +357,7 @@ static void case_always(void)
     CHECK(wakes == 1000, "%llu wakes for 1000 replies", (unsigned long long)wakes);
 }
 
-/* The test kills the worker once we have said that we wait. */
+/* The test kills or stops the worker once we have said that we wait. */
 static void *wait_to_be_killed(void *argument)
 {
     uint64_t start_ns = wh_now_ns();
@@ -384,6 +385,62 @@ static void case_killed_worker(void)
     CHECK(wh_session_serial() != serial, "objects of the dead session look alive");
     /* whSleep would have come back by itself only after 50 s. */
     CHECK(waited_ns < 40000000000ull, "waited %llu ns", (unsigned long long)waited_ns);
+}
+
+/* The test stops the worker before we send more than the connection holds. */
+static void case_stopped_before_bulk(void)
+{
+    uint8_t *data = calloc(1, BULK_BYTES);
+    CHECK(data != NULL, "%u bytes", BULK_BYTES);
+    nop(1);
+    puts("kill");
+    fflush(stdout);
+    CHECK(getchar() == '\n', "no word from the test");
+    int error = whCopy(data, data, BULK_BYTES);
+    CHECK(error == -EPIPE, "error %d", error);
+    CHECK(whNopOneway(1) == -EPIPE, "a call on a dead session");
+    free(data);
+}
+
+/* whSleep without waiting for it: what is sent next waits in the connection. */
+static void sleep_oneway(uint64_t duration_us)
+{
+    struct wh_call call;
+    CHECK(wh_call_begin(&call, WH_OP_whSleep) == 0, "begin");
+    wh_put_u64(&call, duration_us);
+    int error = wh_call_oneway(&call);
+    CHECK(error == 0, "error %d", error);
+}
+
+static void *send_to_busy(void *argument)
+{
+    (void)argument;
+    sleep_oneway(BUSY_US);
+    copy(BULK_BYTES);
+    return NULL;
+}
+
+/* A worker that is busy for longer than a silent one is given is no dead one. */
+static void case_busy(void)
+{
+    pthread_t threads[2];
+    nop(1);
+    start(&threads[0], sleep_long, (void *)(uintptr_t)BUSY_US);
+    start(&threads[1], send_to_busy, NULL);
+    for (size_t i = 0; i < sizeof(threads) / sizeof(threads[0]); i++) {
+        pthread_join(threads[i], NULL);
+    }
+    nop(2);
+}
+
+/* Long enough for a few heartbeats. */
+static void case_slow(void)
+{
+    for (uint64_t i = 0; i < 2; i++) {
+        nop(i);
+        CHECK(whSleep(2000000) == 0, "whSleep");
+    }
+    nop(2);
 }
 
 /* The test kills us. */
@@ -569,6 +626,9 @@ int main(int argc, char **argv)
         {"pingpong", case_pingpong},
         {"always", case_always},
         {"killed_worker", case_killed_worker},
+        {"stopped_before_bulk", case_stopped_before_bulk},
+        {"busy", case_busy},
+        {"slow", case_slow},
         {"victim", case_victim},
         {"bulk", case_bulk},
         {"marks", case_marks},
