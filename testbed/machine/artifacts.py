@@ -29,6 +29,7 @@ LOCK_POLL_S = 0.2
 LOG_TAIL_LINES = 12
 LOG_LINE_LENGTH = 160
 SHOWN_LENGTH = 80
+FULL_DISK_BYTES = 16 << 20
 KILL_GRACE_S = 5.0
 
 Inputs = Mapping[str, str | bytes | Path]
@@ -165,7 +166,16 @@ def _build(final: Path, log: Path, build: Callable[[Path], None]) -> None:
     log.unlink(missing_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".partial", dir=final.parent))
     try:
-        build(partial)
+        try:
+            build(partial)
+        except TestbedError as error:
+            # Compilers and packagers say this in many ways, if at all.
+            if shutil.disk_usage(partial).free < FULL_DISK_BYTES:
+                raise TestbedError(
+                    f"the disk of {final.parent} is full, building {final.name} failed",
+                    f"free space there or set WORMHOLE_CACHE to another place; the log is {log}",
+                ) from error
+            raise
         partial.chmod(0o755)
         partial.rename(final)
     finally:
@@ -255,5 +265,6 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _tail_text(log: Path) -> str:
-    lines = last_lines(log)
+    # What commands said, not the commands: the one that failed is named beside.
+    lines = [line for line in last_lines(log) if not line.startswith("+ ")]
     return "".join(["\n    " + shorten(line, LOG_LINE_LENGTH) for line in lines])

@@ -147,6 +147,20 @@ class TestSignals:
                 ended.error()
             ends.nothing_left()
 
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+    def test_a_signal_while_the_native_code_is_built(
+        self, ends: Ends, tmp_path: Path, number: signal.Signals
+    ) -> None:
+        environment = {"WORMHOLE_CACHE": str(tmp_path / "cache")}
+        running = ends.start("exec", "--", "true", environment=environment)
+        wait_until(lambda: bool(ends.processes("gcc")), "the compiler", RUN_LIMIT_S)
+        if number is signal.SIGKILL:
+            running.process.kill()
+            running.end()
+        else:
+            running.signal_group(number)
+            running.end().error()
+
     def test_an_impatient_user(self, ends: Ends, experiment: Path) -> None:
         running = ends.start("run", experiment, "--out", experiment.parent / "out")
         running.wait_for("[1/6]")
