@@ -66,8 +66,9 @@ def _pass_signals(janitor: int, worker: int) -> int:
         number = signal.sigwait({*ENDING_SIGNALS, signal.SIGCHLD})
         if number != signal.SIGCHLD:
             # On Ctrl-C the terminal has told the work too; it takes the second for the first.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker, number)
+            if worker:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker, number)
             continue
         pid, status = os.waitpid(janitor, os.WNOHANG)
         if pid:

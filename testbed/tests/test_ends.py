@@ -35,6 +35,9 @@ TRIALS = 6
 #: What `./inv run` says on its way, so that signals come in each of its phases.
 PHASES = ("results go to", "native code", "process placement: ", "[1/6]", "[3/6]")
 
+# They run ./inv itself, each for seconds: too slow for `./inv check`.
+pytestmark = [pytest.mark.native, pytest.mark.opencl]
+
 INTERRUPTS = 12
 DELAY_MAX_S = 1.5
 
@@ -115,8 +118,6 @@ class TestWords:
         assert "bacth" in error and "`batch`" in error
 
 
-@pytest.mark.native
-@pytest.mark.opencl
 class TestSignals:
     """Ctrl-C and its like, at any moment of a run."""
 
@@ -226,8 +227,6 @@ class TestSignals:
             running.end().error()
 
 
-@pytest.mark.native
-@pytest.mark.opencl
 class TestFaults:
     """Something of the run breaks; the run goes on or says what broke."""
 
@@ -293,8 +292,6 @@ class TestFaults:
         assert str(recording) in ends.run("replay", recording).error()
 
 
-@pytest.mark.native
-@pytest.mark.opencl
 class TestSurroundings:
     """The machine lacks something."""
 
@@ -334,8 +331,6 @@ class TestSurroundings:
         assert str(blocked) in error and "--out" in error
 
 
-@pytest.mark.native
-@pytest.mark.opencl
 def test_without_rights_process_placement_works_and_guests_say_what_is_missing(
     ends: Ends,
 ) -> None:
