@@ -292,13 +292,6 @@ class Section:
             found.append(Section(self.path, name, item, self._loader))
         return tuple(found)
 
-    def text_or_section(self, key: str) -> str | Section:
-        """Either a text or a mapping, where a short form is allowed."""
-        node = self._take(key, REQUIRED)
-        if isinstance(node, yaml.MappingNode):
-            return Section(self.path, self._dotted(key), node, self._loader)
-        return self.text(key)
-
     def texts_or_sections(self, key: str) -> tuple[str | Section, ...]:
         """A list whose items are texts or mappings, where a short form is allowed."""
         node = self._take(key, REQUIRED)

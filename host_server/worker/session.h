@@ -33,7 +33,6 @@ struct wh_worker_counters {
 
 struct wh_session {
     const struct wh_backend *backend;
-    void *backend_state;
     struct wh_handle_table *handles;
     uint64_t async_error; /* API error in the low half, opcode in the high half; 0 none */
     uint64_t oneway_nops; /* for whCount */

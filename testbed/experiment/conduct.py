@@ -181,6 +181,7 @@ def _guest_factory(
     manifest["artifacts"] |= {
         "qemu": {
             "version": qemu.version,
+            "source_sha256": qemu.source_sha256,
             "binary_sha256": provenance.file_sha256(qemu.binary),
             "artifact": qemu.binary.parent.name,
         },

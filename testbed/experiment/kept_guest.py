@@ -35,7 +35,6 @@ from testbed.machine.vm import (
 )
 from testbed.progress import say
 
-BOOT_LIMIT_S = 300.0
 STOP_LIMIT_S = 20.0
 POLL_S = 0.2
 

@@ -14,7 +14,7 @@ from testbed.errors import TestbedError
 
 DEFAULT_SPIN_US = 50
 SPIN_US_MAX = 10_000_000
-TRANSPORTS = ("none", "shm", "tcp")
+TRANSPORTS = ("shm", "tcp")
 NOTIFICATIONS = ("adaptive", "always")
 PLACEMENTS = ("process", "guest")
 
@@ -108,7 +108,7 @@ def system(
 
 def _check(switch: str, value: SwitchValue) -> None:
     choices: dict[str, tuple[SwitchValue, ...]] = {
-        "transport": ("shm", "tcp"),
+        "transport": TRANSPORTS,
         "notifications": NOTIFICATIONS,
         "oneway": (True, False),
         "local": (True, False),
