@@ -160,7 +160,7 @@ class BootedGuest:
 
     def host_times(self) -> list[HostTime]:
         """Processor seconds of the supervisor and of the VM so far."""
-        server, vm = self._server.cpu_time(), self._vm.cpu_seconds()
+        server, vm = self._server.cpu_seconds(), self._vm.cpu_seconds()
         return [
             HostTime("supervisor", server.user_s, server.system_s),
             HostTime("vm", vm.user_s, vm.system_s),

@@ -171,7 +171,7 @@ class Executor:
             facts = {"network": "loopback" if tcp else "none", "switches": chosen.switches()}
             attempt = self._on_host(trial, subject, files, environment, facts)
             sessions = _sessions(server, 0, attempt)
-            times = server.cpu_time()
+            times = server.cpu_seconds()
         # The server is gone, and its secret need not stay among the results.
         (files.log_directory / "server" / "token").unlink(missing_ok=True)
         host = [HostTime("supervisor", times.user_s, times.system_s)]

@@ -23,6 +23,7 @@ from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.machine.artifacts import last_lines
+from testbed.machine.processes import CpuSeconds, cpu_seconds
 from testbed.protocol.wire import constant, enum, hash_of_specs, view
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -54,14 +55,6 @@ class HostServerConfig:
     jail: bool = True
     gpu: bool = False
     environment: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class CpuTime:
-    """CPU time in seconds."""
-
-    user_s: float
-    system_s: float
 
 
 class HostServer:
@@ -136,14 +129,10 @@ class HostServer:
                 )
             time.sleep(POLL_S)
 
-    def cpu_time(self) -> CpuTime:
-        """CPU time of the supervisor itself, without its workers."""
-        try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError as error:
-            raise TestbedError("the host server has ended", f"see {self.log}") from error
-        tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
-        return CpuTime(int(fields[11]) * tick_s, int(fields[12]) * tick_s)
+    def cpu_seconds(self) -> CpuSeconds:
+        """CPU time of the supervisor itself, without its workers.  Raises TestbedError if it ended."""
+        self.check_alive()
+        return cpu_seconds(self.pid)
 
     def check_alive(self) -> None:
         """Raises TestbedError if the supervisor has ended."""

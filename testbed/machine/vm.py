@@ -29,6 +29,7 @@ from testbed.machine.guest import Guest
 from testbed.machine.host_clock import tsc_khz
 from testbed.machine.image import GuestImage, guest_image, seed_archive
 from testbed.machine.probe import accelerator
+from testbed.machine.processes import CpuSeconds, cpu_seconds
 from testbed.machine.qemu_argv import (
     CONSOLE_NAME,
     GUEST_ADDRESS,
@@ -91,14 +92,6 @@ class VmFacts:
     argv: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class CpuSeconds:
-    """CPU time a process has used so far, in seconds."""
-
-    user_s: float
-    system_s: float
-
-
 class Vm:
     """A running guest that answers over SSH."""
 
@@ -129,16 +122,6 @@ class Vm:
     def cpu_seconds(self) -> CpuSeconds:
         """CPU time of QEMU with all its threads: the guest's processors and the emulation."""
         return cpu_seconds(self.pid)
-
-
-def cpu_seconds(pid: int) -> CpuSeconds:
-    """CPU time of a process so far.  Raises TestbedError if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError as error:
-        raise TestbedError(f"process {pid} has ended: {error.strerror}") from error
-    tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
-    return CpuSeconds(user_s=int(fields[11]) * tick_s, system_s=int(fields[12]) * tick_s)
 
 
 @contextmanager

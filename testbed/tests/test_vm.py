@@ -18,6 +18,7 @@ import pytest
 from testbed.errors import TestbedError
 from testbed.machine import vm as vms
 from testbed.machine.image import GuestImage, guest_image
+from testbed.machine.processes import cpu_seconds
 from testbed.machine.qemu_argv import DEVICE_ID, Region, VmConfig
 from testbed.machine.ssh import connect, generate_key_pair
 from testbed.machine.vm import Vm, boot
@@ -60,19 +61,19 @@ def guest_processes(vm: Vm, pattern: str) -> str:
 
 
 def test_cpu_seconds_of_this_process_grow() -> None:
-    before = vms.cpu_seconds(os.getpid())
+    before = cpu_seconds(os.getpid())
     total = 0
-    while vms.cpu_seconds(os.getpid()).user_s <= before.user_s:
+    while cpu_seconds(os.getpid()).user_s <= before.user_s:
         total += sum(range(10_000))
         assert total < 10**13, "no CPU time was counted"
-    assert vms.cpu_seconds(os.getpid()).system_s >= before.system_s
+    assert cpu_seconds(os.getpid()).system_s >= before.system_s
 
 
 def test_cpu_seconds_of_a_dead_process_is_an_error() -> None:
     process = subprocess.Popen(["true"])
     process.wait(LIMIT_S)
     with pytest.raises(TestbedError, match=str(process.pid)):
-        vms.cpu_seconds(process.pid)
+        cpu_seconds(process.pid)
 
 
 @pytest.mark.vm
@@ -171,7 +172,7 @@ class TestGuest:
             )
 
     def test_the_emulator_uses_cpu_time(self, vm: Vm) -> None:
-        used = vms.cpu_seconds(vm.pid)
+        used = cpu_seconds(vm.pid)
         assert used.user_s + used.system_s > 0
 
 
