@@ -19,12 +19,14 @@ struct page {
     uint32_t next;   /* free list or deferred list (first page) */
     uint32_t previous;
     uint8_t used;
+    uint8_t held; /* may stay for long (first page) */
 };
 
 struct wh_arena {
     uint8_t *base;
     uint32_t page_count;
     uint32_t free_pages;
+    uint32_t held_pages;
     uint32_t deferred_head; /* singly linked through next, oldest first */
     uint32_t deferred_tail;
     uint32_t classes[WH_CLASS_COUNT];
@@ -159,10 +161,28 @@ uint64_t wh_arena_alloc(struct wh_arena *arena, uint64_t size_bytes)
     return location;
 }
 
+void wh_arena_hold(struct wh_arena *arena, uint64_t location)
+{
+    struct page *page = &arena->pages[page_of(location)];
+    if (!page->held) {
+        page->held = 1;
+        arena->held_pages += page->length;
+    }
+}
+
+uint64_t wh_arena_held_bytes(const struct wh_arena *arena)
+{
+    return (uint64_t)arena->held_pages * WH_PAGE_BYTES;
+}
+
 void wh_arena_free(struct wh_arena *arena, uint64_t location)
 {
     uint32_t first = page_of(location);
     uint32_t length = arena->pages[first].length;
+    if (arena->pages[first].held) {
+        arena->pages[first].held = 0;
+        arena->held_pages -= length;
+    }
     arena->free_pages += length;
     if (first > 0 && !arena->pages[first - 1].used) {
         uint32_t before = arena->pages[first - 1].length;

@@ -24,6 +24,10 @@ void wh_arena_free(struct wh_arena *arena, uint64_t location);
 /* Frees the block once the worker has cleared its busy word (stored before publishing). */
 void wh_arena_defer(struct wh_arena *arena, uint64_t location);
 
+/* Marks a block that may stay for long; freeing it ends the mark. */
+void wh_arena_hold(struct wh_arena *arena, uint64_t location);
+uint64_t wh_arena_held_bytes(const struct wh_arena *arena);
+
 /* Frees deferred blocks that are no longer busy, looking at no more than `limit` busy ones; returns
  * how many those were. */
 uint32_t wh_arena_reap(struct wh_arena *arena, uint32_t limit);

@@ -14,6 +14,8 @@
 #define WH_FIRST_BUFFER_BYTES WH_REQUEST_BYTES_MAX
 #define WH_RESERVED_BYTES 2048u /* of a request or a reply slot, kept for scalars */
 #define WH_REAP_LIMIT 8u        /* busy blocks that an allocation looks at */
+#define WH_PATIENCE_MS 10000u
+#define WH_ROOM_PAUSE_NS 1000000 /* between two looks while other threads' calls have the room */
 #define WH_SLOT_ROOM                                                                               \
     (WH_SLOT_BYTES - sizeof(struct wh_slot_header) - sizeof(struct wh_reply_header) -              \
      WH_RESERVED_BYTES)
@@ -45,6 +47,8 @@ int wh_call_begin(struct wh_call *call, uint16_t opcode)
     call->inline_out_bytes = 0;
     call->opcode = opcode;
     call->published = false;
+    call->blocks = false;
+    call->patience_ms = WH_PATIENCE_MS;
     call->error = 0;
     call->block_count = 0;
     call->out_count = 0;
@@ -84,20 +88,42 @@ void wh_put_u64(struct wh_call *call, uint64_t value)
     }
 }
 
-/* Waits while the worker still reads blocks whose room may be needed. 0: try again. */
-static int wait_for_block(struct wh_call *call, uint64_t busy_location)
+void wh_call_blocks(struct wh_call *call)
 {
-    struct wh_client *client = call->client;
-    if (busy_location != 0) {
-        return wh_ring_wait(client, call->thread, wh_arena_busy_word(client->arena, busy_location),
-                            1, &client->header->space_waiting);
+    call->blocks = true;
+}
+
+void wh_call_patience(struct wh_call *call, uint32_t patience_ms)
+{
+    call->patience_ms = patience_ms;
+}
+
+static uint64_t deadline_after(uint32_t patience_ms)
+{
+    return wh_now_ns() + (uint64_t)patience_ms * 1000000u;
+}
+
+/* Waits while the worker still reads a block, or other threads' calls use theirs. 0: try again. */
+static int wait_for_room(struct wh_client *client, uint64_t busy_location, uint64_t deadline_ns)
+{
+    const struct timespec pause = {.tv_nsec = WH_ROOM_PAUSE_NS};
+    if (wh_now_ns() >= deadline_ns) {
+        return -ENOMEM;
     }
-    return -ENOMEM;
+    if (busy_location == 0) {
+        nanosleep(&pause, NULL);
+        return wh_client_check(client);
+    }
+    int error = wh_ring_wait_until(client, wh_thread_get(),
+                                   wh_arena_busy_word(client->arena, busy_location), 1,
+                                   &client->header->space_waiting, deadline_ns);
+    return error == -ETIMEDOUT ? -ENOMEM : error;
 }
 
 static uint64_t allocate(struct wh_call *call, size_t size_bytes)
 {
     struct wh_client *client = call->client;
+    uint64_t deadline_ns = 0;
     if (size_bytes > wh_arena_largest(client->arena)) {
         fail(call, -EMSGSIZE);
         return 0;
@@ -113,11 +139,73 @@ static uint64_t allocate(struct wh_call *call, size_t size_bytes)
             return location;
         }
         if (limit == UINT32_MAX) {
-            fail(call, wait_for_block(call, busy_location));
+            deadline_ns = deadline_ns == 0 ? deadline_after(call->patience_ms) : deadline_ns;
+            int error = wait_for_room(client, busy_location, deadline_ns);
+            if (error != 0) {
+                fail(call, error);
+            }
         }
         limit = UINT32_MAX;
     }
     return 0;
+}
+
+/* Looks whether there is room to hold; *busy: a block to wait for, 0 if none will help. */
+static bool room_to_hold(struct wh_client *client, size_t size_bytes, uint64_t *busy)
+{
+    bool fits = false;
+    pthread_mutex_lock(&client->arena_lock);
+    for (int attempt = 0; attempt < 2 && !fits; attempt++) {
+        wh_arena_reap(client->arena, attempt == 0 ? WH_REAP_LIMIT : UINT32_MAX);
+        fits = wh_arena_held_bytes(client->arena) + size_bytes <= client->arena_bytes / 2;
+    }
+    *busy = wh_arena_oldest_busy(client->arena);
+    *busy = *busy == client->stuck_block ? 0 : *busy;
+    pthread_mutex_unlock(&client->arena_lock);
+    return fits;
+}
+
+bool wh_may_hold(size_t size_bytes, uint32_t patience_ms)
+{
+    int error = 0;
+    uint64_t busy = 0;
+    uint64_t deadline_ns = 0;
+    struct wh_client *client = wh_client_get(&error);
+    if (client == NULL || !wh_client_uses_shm(client) || size_bytes <= WH_INLINE_BYTES_MAX) {
+        return true;
+    }
+    while (!room_to_hold(client, size_bytes, &busy)) {
+        deadline_ns = deadline_ns == 0 ? deadline_after(patience_ms) : deadline_ns;
+        if (busy == 0) {
+            return false;
+        }
+        if (wait_for_room(client, busy, deadline_ns) != 0) {
+            pthread_mutex_lock(&client->arena_lock);
+            client->stuck_block = busy; /* the next one need not find out again */
+            pthread_mutex_unlock(&client->arena_lock);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool wh_uses_shm(void)
+{
+    int error = 0;
+    const struct wh_client *client = wh_client_get(&error);
+    return client != NULL && wh_client_uses_shm(client);
+}
+
+/* A block that stays, 0 if there is no room for one now. */
+static uint64_t hold(struct wh_client *client, size_t size_bytes)
+{
+    pthread_mutex_lock(&client->arena_lock);
+    uint64_t location = wh_arena_alloc(client->arena, size_bytes);
+    if (location != 0) {
+        wh_arena_hold(client->arena, location);
+    }
+    pthread_mutex_unlock(&client->arena_lock);
+    return location;
 }
 
 static void release(struct wh_client *client, uint64_t location, bool outlives_call)
@@ -145,8 +233,13 @@ static uint64_t add_block(struct wh_call *call, size_t size_bytes, bool outlives
     if (location == 0) {
         return 0;
     }
-    call->blocks[call->block_count].location = location;
-    call->blocks[call->block_count].outlives_call = outlives_call;
+    if (outlives_call) {
+        pthread_mutex_lock(&call->client->arena_lock);
+        wh_arena_hold(call->client->arena, location);
+        pthread_mutex_unlock(&call->client->arena_lock);
+    }
+    call->areas[call->block_count].location = location;
+    call->areas[call->block_count].outlives_call = outlives_call;
     call->block_count++;
     return location;
 }
@@ -234,9 +327,10 @@ int wh_put_staging(struct wh_call *call, struct wh_staging *staging, size_t size
     memset(staging, 0, sizeof(*staging));
     staging->size_bytes = size_bytes;
     staging->serial = call->client->serial;
-    if (wh_client_uses_shm(call->client)) {
-        staging->location = call->error == 0 ? allocate(call, size_bytes) : 0;
-    } else {
+    if (wh_client_uses_shm(call->client) && wh_may_hold(size_bytes, 0)) {
+        staging->location = hold(call->client, size_bytes);
+    }
+    if (staging->location == 0) {
         staging->token = __atomic_add_fetch(&call->client->token, 1, __ATOMIC_RELAXED);
     }
     wh_put_u64(call, size_bytes);
@@ -307,9 +401,9 @@ static void seal(struct wh_call *call, bool wants_reply)
     header.flags = wants_reply ? WH_REQUEST_FLAG_REPLY : 0;
     memcpy(call->buffer->bytes, &header, sizeof(header));
     for (int i = 0; i < call->block_count; i++) {
-        call->blocks[i].outlives_call |= !wants_reply;
-        if (call->blocks[i].outlives_call) {
-            wh_store32(wh_arena_busy_word(call->client->arena, call->blocks[i].location), 1);
+        call->areas[i].outlives_call |= !wants_reply;
+        if (call->areas[i].outlives_call) {
+            wh_store32(wh_arena_busy_word(call->client->arena, call->areas[i].location), 1);
         }
     }
 }
@@ -361,7 +455,7 @@ int wh_call_sync(struct wh_call *call)
         return call->error;
     }
     seal(call, true);
-    struct wh_lane *lane = wh_lane_acquire(call->client, call->thread);
+    struct wh_lane *lane = wh_lane_acquire(call->client, call->thread, call->blocks);
     if (lane == NULL) {
         fail(call, -EPIPE);
         return call->error;
@@ -379,7 +473,7 @@ static int send_oneway(struct wh_call *call)
     struct wh_lane *lane = NULL;
     seal(call, false);
     if (!wh_client_uses_shm(call->client)) {
-        lane = wh_lane_acquire(call->client, call->thread);
+        lane = wh_lane_acquire(call->client, call->thread, false);
         if (lane == NULL) {
             return -EPIPE;
         }
@@ -458,8 +552,8 @@ void wh_call_end(struct wh_call *call)
         return;
     }
     for (int i = 0; i < call->block_count; i++) {
-        bool busy = call->published && call->blocks[i].outlives_call;
-        release(call->client, call->blocks[i].location, busy);
+        bool busy = call->published && call->areas[i].outlives_call;
+        release(call->client, call->areas[i].location, busy);
     }
     wh_buffer_give(call->thread, call->buffer);
     call->buffer = NULL;

@@ -36,6 +36,8 @@ struct wh_call {
     size_t inline_out_bytes; /* what the reply slot must hold for output areas */
     uint16_t opcode;
     bool published;
+    bool blocks; /* may wait for long: wh_call_blocks */
+    uint32_t patience_ms;
     int error; /* sticky: the first failed put or get wins; wh_call_sync then returns it without
                   sending */
     int block_count;
@@ -44,7 +46,7 @@ struct wh_call {
     struct {
         uint64_t location;
         bool outlives_call; /* the worker clears its busy word when it has read it */
-    } blocks[WH_CALL_AREAS_MAX];
+    } areas[WH_CALL_AREAS_MAX];
     struct {
         uint64_t location;
         size_t capacity_bytes;
@@ -55,6 +57,13 @@ struct wh_call {
  */
 int wh_call_begin(struct wh_call *call, uint16_t opcode);
 
+/* Says that the reply may take as long as the application makes it. */
+void wh_call_blocks(struct wh_call *call);
+
+/* How long puts wait for room in the arena (10 s unless said otherwise) before the call fails with
+ * -ENOMEM. */
+void wh_call_patience(struct wh_call *call, uint32_t patience_ms);
+
 void wh_put_u64(struct wh_call *call, uint64_t value);
 
 /* Bytes of the caller; NULL pointer is kept as WH_NULL. Large ones go through the arena (shm) or
@@ -64,9 +73,19 @@ void wh_put_blob(struct wh_call *call, const void *bytes, size_t size_bytes);
 /*
  * Like wh_put_blob, for data that the worker may read after the call ended (non-blocking bulk
  * writes): the block is freed when the worker clears `busy`. At most wh_bulk_limit bytes: split
- * larger data.
+ * larger data. Ask wh_may_hold first, and use wh_put_blob and let the worker copy if it says no.
  */
 void wh_put_bulk(struct wh_call *call, const void *bytes, size_t size_bytes);
+
+/*
+ * Whether data that the worker may keep for long can have size_bytes of the arena: no more than
+ * half of it, so that nothing else has to wait for the application. Waits up to patience_ms for
+ * room.
+ */
+bool wh_may_hold(size_t size_bytes, uint32_t patience_ms);
+
+/* Whether the session's data lies in memory that both sides see. */
+bool wh_uses_shm(void);
 
 /* Largest piece of data that one call should carry, in or out, in bytes; 0 without a session. */
 size_t wh_bulk_limit(void);
@@ -78,11 +97,12 @@ void wh_put_out(struct wh_call *call, size_t capacity_bytes, bool wanted);
 /*
  * An output area that outlives the call (non-blocking reads). In the request it is {size, location,
  * token}. The data is complete when the application has seen the operation complete; copy it then
- * with wh_staging_copy (over TCP that is a call, WH_OP_whFetch). Free it in any case.
+ * with wh_staging_copy (over TCP, or when the arena has no room, that is a call, WH_OP_whFetch).
+ * Free it in any case.
  */
 struct wh_staging {
-    uint64_t location; /* in the arena; 0 over TCP */
-    uint64_t token;    /* over TCP the name of the worker's buffer, else 0 */
+    uint64_t location; /* in the arena, else 0 */
+    uint64_t token;    /* name of the worker's buffer, else 0 */
     size_t size_bytes;
     uint32_t serial;
 };

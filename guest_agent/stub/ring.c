@@ -51,8 +51,22 @@ static bool spin(struct wh_client *client, const uint32_t *word, uint32_t value)
     return false;
 }
 
+/* Milliseconds to sleep before the next look; 0 once the deadline has passed. */
+static int look_interval_ms(uint64_t deadline_ns)
+{
+    uint64_t now_ns = deadline_ns == UINT64_MAX ? 0 : wh_now_ns();
+    uint64_t left_ms = now_ns < deadline_ns ? (deadline_ns - now_ns) / 1000000u + 1 : 0;
+    return left_ms < WH_LOOK_INTERVAL_MS ? (int)left_ms : WH_LOOK_INTERVAL_MS;
+}
+
 int wh_ring_wait(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
                  uint32_t value, uint32_t *flag)
+{
+    return wh_ring_wait_until(client, thread, word, value, flag, UINT64_MAX);
+}
+
+int wh_ring_wait_until(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
+                       uint32_t value, uint32_t *flag, uint64_t deadline_ns)
 {
     struct heartbeat heartbeat = {0};
     if (spin(client, word, value)) {
@@ -66,7 +80,12 @@ int wh_ring_wait(struct wh_client *client, struct wh_thread *thread, const uint3
         if (wh_load_acquire32(word) != value) {
             break;
         }
-        int error = client->transport->sleep(client, thread, word, value, WH_LOOK_INTERVAL_MS);
+        int interval_ms = look_interval_ms(deadline_ns);
+        if (interval_ms == 0) {
+            wh_store32(flag, 0);
+            return -ETIMEDOUT;
+        }
+        int error = client->transport->sleep(client, thread, word, value, interval_ms);
         if (wh_load_acquire32(word) != value) {
             break;
         }

@@ -22,4 +22,8 @@ int wh_ring_receive(struct wh_client *client, struct wh_thread *thread, struct w
 int wh_ring_wait(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
                  uint32_t value, uint32_t *flag);
 
+/* The same, but no later than deadline_ns (wh_now_ns): then -ETIMEDOUT. */
+int wh_ring_wait_until(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
+                       uint32_t value, uint32_t *flag, uint64_t deadline_ns);
+
 #endif

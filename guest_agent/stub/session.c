@@ -254,12 +254,13 @@ static bool take_lane(struct wh_lane *lane)
            __atomic_exchange_n(&lane->busy, 1, __ATOMIC_ACQUIRE) == 0;
 }
 
-struct wh_lane *wh_lane_acquire(struct wh_client *client, struct wh_thread *thread)
+struct wh_lane *wh_lane_acquire(struct wh_client *client, struct wh_thread *thread, bool blocks)
 {
     const struct timespec pause = {.tv_nsec = 200000};
+    const uint32_t count = blocks ? WH_BLOCKING_LANES : WH_LANE_COUNT;
     for (;;) {
-        for (uint32_t i = 0; i < WH_LANE_COUNT; i++) {
-            uint32_t index = (thread->lane + i) % WH_LANE_COUNT;
+        for (uint32_t i = 0; i < count; i++) {
+            uint32_t index = (thread->lane + i) % count;
             if (take_lane(&client->lanes[index])) {
                 thread->lane = index;
                 return &client->lanes[index];
@@ -268,7 +269,7 @@ struct wh_lane *wh_lane_acquire(struct wh_client *client, struct wh_thread *thre
         if (wh_client_check(client) != 0) {
             return NULL;
         }
-        /* Every lane waits for a reply; rare enough that polling does. */
+        /* Every such lane waits for a reply; rare enough that polling does. */
         nanosleep(&pause, NULL);
     }
 }

@@ -20,6 +20,8 @@
 #include "wh_codec.h"
 
 #define WH_LANE_COUNT WH_SLOT_COUNT
+/* Calls that may wait for long leave some lanes to those that may end their wait. */
+#define WH_BLOCKING_LANES (WH_LANE_COUNT - 8u)
 #define WH_OPEN_TIMEOUT_MS 30000 /* the server may have to start a worker and load a backend */
 #define WH_LOOK_INTERVAL_MS 100  /* how often a sleeper looks whether the host still lives */
 #define WH_HEARTBEAT_LIMIT_NS 10000000000ull
@@ -91,6 +93,7 @@ struct wh_client {
     uint64_t tail_seen;
     pthread_mutex_t arena_lock;
     struct wh_arena *arena;
+    uint64_t stuck_block; /* a busy block that nobody should wait for again */
     int device_fd;
     int notify_fd;
     int wake_fd;
@@ -130,8 +133,8 @@ static inline void wh_settle_local_answer(struct wh_thread *thread)
 /* The calling thread's record; NULL without memory. */
 struct wh_thread *wh_thread_get(void);
 
-/* A lane for one call; waits if all are in use. */
-struct wh_lane *wh_lane_acquire(struct wh_client *client, struct wh_thread *thread);
+/* A lane for one call; waits if all that it may have are in use. */
+struct wh_lane *wh_lane_acquire(struct wh_client *client, struct wh_thread *thread, bool blocks);
 void wh_lane_release(struct wh_lane *lane);
 uint32_t wh_lane_index(const struct wh_client *client, const struct wh_lane *lane);
 

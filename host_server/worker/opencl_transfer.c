@@ -11,11 +11,24 @@
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
-/* What every transfer request begins with. */
+/* How a transfer goes; the stub has the same list (transfer.h). */
+enum mode {
+    MODE_LATER = 0,
+    MODE_BLOCKING = 1,
+    MODE_COPY = 2, /* later, from a copy: the client's memory is needed again */
+};
+
+/* What every transfer request begins with. A rectangle has an origin, region and pitches instead of
+ * the offset; its host side has no gaps. */
 struct transfer {
     cl_command_queue queue;
     cl_mem mem;
     bool blocking;
+    bool copies;
+    const size_t *origin; /* NULL: no rectangle */
+    const size_t *region;
+    size_t row_pitch;
+    size_t slice_pitch;
     size_t offset;
     size_t size;
     cl_uint wait_count;
@@ -24,6 +37,14 @@ struct transfer {
     cl_int error;
 };
 
+static void take_mode(struct wh_request *request, struct transfer *transfer)
+{
+    uint64_t mode = wh_take_u64(request);
+    request->failed = request->failed || mode > MODE_COPY;
+    transfer->blocking = mode == MODE_BLOCKING;
+    transfer->copies = mode == MODE_COPY;
+}
+
 static void take_transfer(struct wh_request *request, struct transfer *transfer)
 {
     memset(transfer, 0, sizeof(*transfer));
@@ -31,7 +52,7 @@ static void take_transfer(struct wh_request *request, struct transfer *transfer)
     uint64_t mem = wh_take_u64(request);
     transfer->queue = wh_cl_object(request, queue, WH_KIND_QUEUE, &transfer->error);
     transfer->mem = wh_cl_object(request, mem, WH_KIND_MEM, &transfer->error);
-    transfer->blocking = wh_take_u64(request) != 0;
+    take_mode(request, transfer);
     transfer->offset = wh_take_u64(request);
     transfer->size = wh_take_u64(request);
     transfer->wait_list =
@@ -39,13 +60,25 @@ static void take_transfer(struct wh_request *request, struct transfer *transfer)
     transfer->created = wh_take_u64(request);
 }
 
+static cl_int enqueue_read(const struct transfer *transfer, void *to, cl_event *event)
+{
+    static const size_t zero[3];
+    if (transfer->origin != NULL) {
+        return wh_cl->clEnqueueReadBufferRect(transfer->queue, transfer->mem, transfer->blocking,
+                                              transfer->origin, zero, transfer->region,
+                                              transfer->row_pitch, transfer->slice_pitch, 0, 0, to,
+                                              transfer->wait_count, transfer->wait_list, event);
+    }
+    return wh_cl->clEnqueueReadBuffer(transfer->queue, transfer->mem, transfer->blocking,
+                                      transfer->offset, transfer->size, to, transfer->wait_count,
+                                      transfer->wait_list, event);
+}
+
 static cl_int read_now(struct wh_request *request, struct transfer *transfer, void *to)
 {
     cl_event event = NULL;
     wh_block_begin(request->session);
-    cl_int error = wh_cl->clEnqueueReadBuffer(
-        transfer->queue, transfer->mem, CL_TRUE, transfer->offset, transfer->size, to,
-        transfer->wait_count, transfer->wait_list, transfer->created == 0 ? NULL : &event);
+    cl_int error = enqueue_read(transfer, to, transfer->created == 0 ? NULL : &event);
     wh_block_end(request->session);
     return wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
 }
@@ -103,9 +136,7 @@ static int read_later(struct wh_request *request, uint16_t opcode, struct transf
     bool watched = transfer->created != 0 || !wh_cl_requests_stay;
     cl_int error = transfer->error;
     if (error == CL_SUCCESS) {
-        error = wh_cl->clEnqueueReadBuffer(
-            transfer->queue, transfer->mem, CL_FALSE, transfer->offset, transfer->size, to,
-            transfer->wait_count, transfer->wait_list, watched ? &event : NULL);
+        error = enqueue_read(transfer, to, watched ? &event : NULL);
     }
     if (error == CL_SUCCESS) {
         error = read_started(request, transfer, event, id, to, token);
@@ -224,6 +255,13 @@ static void watch_write(struct pending_write *write, cl_event event)
 
 static cl_int enqueue_write(const struct transfer *transfer, const void *from, cl_event *event)
 {
+    static const size_t zero[3];
+    if (transfer->origin != NULL) {
+        return wh_cl->clEnqueueWriteBufferRect(
+            transfer->queue, transfer->mem, transfer->blocking, transfer->origin, zero,
+            transfer->region, transfer->row_pitch, transfer->slice_pitch, 0, 0, from,
+            transfer->wait_count, transfer->wait_list, event);
+    }
     return wh_cl->clEnqueueWriteBuffer(transfer->queue, transfer->mem, transfer->blocking,
                                        transfer->offset, transfer->size, from, transfer->wait_count,
                                        transfer->wait_list, event);
@@ -249,7 +287,12 @@ static cl_int write_later(struct wh_request *request, const struct transfer *tra
         return wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
     }
     sweep_writes();
-    struct pending_write *write = new_write(request, transfer->size, &from, block);
+    struct pending_write *write =
+        new_write(request, transfer->size, &from, transfer->copies ? 0 : block);
+    if (transfer->copies) {
+        wh_bulk_done(request->session, block);
+        block = 0;
+    }
     cl_int error = write == NULL ? CL_OUT_OF_HOST_MEMORY : enqueue_write(transfer, from, &event);
     if (error != CL_SUCCESS) {
         wh_bulk_done(request->session, block);
@@ -266,31 +309,37 @@ static cl_int write_later(struct wh_request *request, const struct transfer *tra
     return error;
 }
 
-static int write_buffer(struct wh_request *request, uint16_t opcode)
+static int write_data(struct wh_request *request, uint16_t opcode, struct transfer *transfer)
 {
-    struct transfer transfer;
     struct wh_cl_reads reads;
     size_t size = 0;
     uint64_t block = 0;
-    take_transfer(request, &transfer);
     const void *from = wh_take_bulk(request, &size, &block);
     wh_cl_take_reads(request, &reads);
-    if (wh_request_failed(request) || from == NULL || size < transfer.size || transfer.size == 0) {
+    if (wh_request_failed(request) || from == NULL || size < transfer->size ||
+        transfer->size == 0) {
         return -EBADMSG;
     }
-    cl_int error = transfer.error;
+    cl_int error = transfer->error;
     if (error != CL_SUCCESS) {
         wh_bulk_done(request->session, block);
-    } else if (transfer.blocking) {
-        error = write_now(request, &transfer, from, block);
+    } else if (transfer->blocking) {
+        error = write_now(request, transfer, from, block);
     } else {
-        error = write_later(request, &transfer, from, block);
+        error = write_later(request, transfer, from, block);
     }
     wh_cl_look(&reads, NULL);
     wh_cl_reply_error(request, opcode, error);
     wh_cl_reply_flags(request, &reads);
     wh_cl_reply_reads(request, &reads);
     return 0;
+}
+
+static int write_buffer(struct wh_request *request, uint16_t opcode)
+{
+    struct transfer transfer;
+    take_transfer(request, &transfer);
+    return write_data(request, opcode, &transfer);
 }
 
 int wh_skeleton_clEnqueueWriteBuffer(struct wh_request *request)
@@ -322,95 +371,45 @@ int wh_skeleton_clEnqueueUnmapMemObject(struct wh_request *request)
     return 0;
 }
 
-/* A rectangle; its host side has no gaps. */
-struct rectangle {
-    struct transfer base;
-    const size_t *origin;
-    const size_t *region;
-    size_t row_pitch;
-    size_t slice_pitch;
-    size_t size;
-};
-
-static void take_rectangle(struct wh_request *request, struct rectangle *rectangle)
+static void take_rectangle(struct wh_request *request, struct transfer *transfer)
 {
-    struct transfer *base = &rectangle->base;
     size_t origin_bytes = 0;
     size_t region_bytes = 0;
     size_t plane = 0;
-    memset(rectangle, 0, sizeof(*rectangle));
+    memset(transfer, 0, sizeof(*transfer));
     uint64_t queue = wh_take_u64(request);
     uint64_t mem = wh_take_u64(request);
-    base->queue = wh_cl_object(request, queue, WH_KIND_QUEUE, &base->error);
-    base->mem = wh_cl_object(request, mem, WH_KIND_MEM, &base->error);
-    rectangle->origin = wh_take_blob(request, &origin_bytes, WH_CL_BLOB_BYTES_MAX);
-    rectangle->region = wh_take_blob(request, &region_bytes, WH_CL_BLOB_BYTES_MAX);
-    rectangle->row_pitch = wh_take_u64(request);
-    rectangle->slice_pitch = wh_take_u64(request);
-    base->wait_list =
-        (void *)wh_cl_objects(request, WH_KIND_EVENT, &base->wait_count, &base->error);
-    base->created = wh_take_u64(request);
+    transfer->queue = wh_cl_object(request, queue, WH_KIND_QUEUE, &transfer->error);
+    transfer->mem = wh_cl_object(request, mem, WH_KIND_MEM, &transfer->error);
+    take_mode(request, transfer);
+    transfer->origin = wh_take_blob(request, &origin_bytes, WH_CL_BLOB_BYTES_MAX);
+    transfer->region = wh_take_blob(request, &region_bytes, WH_CL_BLOB_BYTES_MAX);
+    transfer->row_pitch = wh_take_u64(request);
+    transfer->slice_pitch = wh_take_u64(request);
+    transfer->wait_list =
+        (void *)wh_cl_objects(request, WH_KIND_EVENT, &transfer->wait_count, &transfer->error);
+    transfer->created = wh_take_u64(request);
     if (wh_request_failed(request) || origin_bytes != 3 * sizeof(size_t) ||
         region_bytes != 3 * sizeof(size_t) ||
-        __builtin_mul_overflow(rectangle->region[0], rectangle->region[1], &plane) ||
-        __builtin_mul_overflow(plane, rectangle->region[2], &rectangle->size)) {
+        __builtin_mul_overflow(transfer->region[0], transfer->region[1], &plane) ||
+        __builtin_mul_overflow(plane, transfer->region[2], &transfer->size)) {
         request->failed = true;
     }
 }
 
 int wh_skeleton_clEnqueueReadBufferRect(struct wh_request *request)
 {
-    static const size_t zero[3];
-    struct rectangle rectangle;
-    cl_event event = NULL;
-    size_t capacity = 0;
-    take_rectangle(request, &rectangle);
-    const struct transfer *base = &rectangle.base;
-    void *to = wh_take_out(request, &capacity);
-    if (wh_request_failed(request) || to == NULL || capacity < rectangle.size) {
-        return -EBADMSG;
-    }
-    cl_int error = base->error;
-    if (error == CL_SUCCESS) {
-        wh_block_begin(request->session);
-        error = wh_cl->clEnqueueReadBufferRect(base->queue, base->mem, CL_TRUE, rectangle.origin,
-                                               zero, rectangle.region, rectangle.row_pitch,
-                                               rectangle.slice_pitch, 0, 0, to, base->wait_count,
-                                               base->wait_list, base->created == 0 ? NULL : &event);
-        wh_block_end(request->session);
-    }
-    error = wh_cl_register(request, base->created, WH_KIND_EVENT, event, error);
-    wh_cl_reply_error(request, WH_OP_clEnqueueReadBufferRect, error);
-    wh_reply_out(request, error == CL_SUCCESS ? rectangle.size : 0);
-    return 0;
+    struct transfer transfer;
+    take_rectangle(request, &transfer);
+    return transfer.blocking ? read_blocking(request, WH_OP_clEnqueueReadBufferRect, &transfer)
+                             : read_later(request, WH_OP_clEnqueueReadBufferRect, &transfer);
 }
 
 int wh_skeleton_clEnqueueWriteBufferRect(struct wh_request *request)
 {
-    static const size_t zero[3];
-    struct rectangle rectangle;
-    cl_event event = NULL;
-    size_t size = 0;
-    uint64_t block = 0;
-    take_rectangle(request, &rectangle);
-    const struct transfer *base = &rectangle.base;
-    const void *from = wh_take_bulk(request, &size, &block);
-    if (wh_request_failed(request) || from == NULL || size < rectangle.size) {
-        return -EBADMSG;
-    }
-    cl_int error = base->error;
-    if (error == CL_SUCCESS) {
-        wh_block_begin(request->session);
-        error = wh_cl->clEnqueueWriteBufferRect(
-            base->queue, base->mem, CL_TRUE, rectangle.origin, zero, rectangle.region,
-            rectangle.row_pitch, rectangle.slice_pitch, 0, 0, from, base->wait_count,
-            base->wait_list, base->created == 0 ? NULL : &event);
-        wh_block_end(request->session);
-    }
-    wh_bulk_done(request->session, block);
-    error = wh_cl_register(request, base->created, WH_KIND_EVENT, event, error);
-    wh_cl_reply_error(request, WH_OP_clEnqueueWriteBufferRect, error);
-    return 0;
+    struct transfer transfer;
+    take_rectangle(request, &transfer);
+    return write_data(request, WH_OP_clEnqueueWriteBufferRect, &transfer);
 }
 
 int wh_skeleton_clFinish(struct wh_request *request)
@@ -445,7 +444,7 @@ int wh_skeleton_clWaitForEvents(struct wh_request *request)
     if (wh_request_failed(request)) {
         return -EBADMSG;
     }
-    if (error == CL_SUCCESS) {
+    if (error == CL_SUCCESS && count > 0) { /* none: only the question about reads */
         wh_block_begin(request->session);
         error = wh_cl->clWaitForEvents(count, events);
         wh_block_end(request->session);

@@ -41,6 +41,7 @@ __attribute__((constructor)) static void protect_fork(void)
 static void free_map(struct wh_cl_map *map)
 {
     if (map != NULL && map->own) {
+        (void)wh_cl_reads_abandon(map->address, map->size);
         free(map->address);
     }
     free(map);
@@ -180,7 +181,10 @@ cl_int CL_API_CALL wh_stub_clEnqueueUnmapMemObject(cl_command_queue command_queu
     struct wh_cl_object *created =
         wh_cl_event_new(command_queue, CL_COMMAND_UNMAP_MEM_OBJECT, event != NULL);
     transfer.offset = map->offset;
-    transfer.size = map->writes ? map->size : 0; /* nothing to write: only the command's place */
+    /* Nobody has written what nobody has seen. Without anything to write only the command's place
+     * remains. */
+    bool unseen = wh_cl_reads_abandon(map->address, map->size);
+    transfer.size = map->writes && !unseen ? map->size : 0;
     transfer.from = map->address;
     error =
         event != NULL && created == NULL ? CL_OUT_OF_HOST_MEMORY : wh_cl_write(&transfer, created);
@@ -214,39 +218,33 @@ static cl_int complete_pitches(struct rectangle *rectangle)
     return fits ? CL_SUCCESS : CL_INVALID_VALUE;
 }
 
-/* Between the rectangle in the application's memory and the same bytes without gaps. */
-static void copy_rectangle(const struct rectangle *rectangle, uint8_t *memory, uint8_t *packed,
-                           bool pack)
-{
-    const size_t *origin = rectangle->origin;
-    const size_t *region = rectangle->region;
-    for (size_t z = 0; z < region[2]; z++) {
-        for (size_t y = 0; y < region[1]; y++) {
-            uint8_t *row = memory + origin[0] + (origin[1] + y) * rectangle->row_pitch +
-                           (origin[2] + z) * rectangle->slice_pitch;
-            uint8_t *tight = packed + (z * region[1] + y) * region[0];
-            memcpy(pack ? tight : row, pack ? row : tight, region[0]);
-        }
-    }
-}
+/* A piece of a rectangle: some slices, or some rows of one. */
+struct piece {
+    size_t buffer_origin[3];
+    struct wh_cl_rows rows;
+    size_t size;
+};
 
 static void put_rectangle(struct wh_call *call, const struct wh_cl_transfer *transfer,
-                          const size_t *buffer_origin, const size_t *region, size_t row_pitch,
-                          size_t slice_pitch, const struct wh_cl_object *created)
+                          const struct piece *piece, size_t row_pitch, size_t slice_pitch,
+                          enum wh_cl_mode mode)
 {
     wh_put_u64(call, wh_cl_handle(transfer->queue));
     wh_put_u64(call, wh_cl_handle(transfer->mem));
-    wh_put_blob(call, buffer_origin, 3 * sizeof(size_t));
-    wh_put_blob(call, region, 3 * sizeof(size_t));
+    wh_put_u64(call, mode);
+    wh_put_blob(call, piece->buffer_origin, sizeof(piece->buffer_origin));
+    wh_put_blob(call, piece->rows.region, sizeof(piece->rows.region));
     wh_put_u64(call, row_pitch);
     wh_put_u64(call, slice_pitch);
     wh_cl_put_handles(call, (const void *const *)transfer->wait_list, transfer->wait_count);
-    wh_put_u64(call, created == NULL ? 0 : created->handle);
+    wh_put_u64(call, wh_cl_handle(transfer->event));
 }
 
 static cl_int check_rectangle(const struct wh_cl_transfer *transfer, const size_t *buffer_origin,
-                              struct rectangle *host, size_t *size)
+                              struct rectangle *host)
 {
+    size_t plane;
+    size_t size;
     cl_int error = wh_cl_check_transfer(transfer);
     if (error != CL_SUCCESS) {
         return error;
@@ -255,54 +253,175 @@ static cl_int check_rectangle(const struct wh_cl_transfer *transfer, const size_
     if (error != CL_SUCCESS || buffer_origin == NULL) {
         return CL_INVALID_VALUE;
     }
-    size_t plane;
     if (__builtin_mul_overflow(host->region[0], host->region[1], &plane) ||
-        __builtin_mul_overflow(plane, host->region[2], size) ||
-        *size > ((struct wh_cl_object *)transfer->mem)->u.of_mem.size_bytes) {
+        __builtin_mul_overflow(plane, host->region[2], &size) ||
+        size > ((struct wh_cl_object *)transfer->mem)->u.of_mem.size_bytes) {
         return CL_INVALID_VALUE;
-    }
-    if (*size > wh_bulk_limit()) {
-        return CL_OUT_OF_RESOURCES; /* larger than one message carries */
     }
     return wh_cl_take_async();
 }
 
-/* Rectangles are always done when the call returns, whether that was asked for or not. */
+/* What both directions end with: the answer, with the reads that it shows complete. */
+static cl_int end_rectangle(struct wh_call *call, struct wh_cl_reads *reads, void *packed,
+                            size_t size)
+{
+    cl_int error = wh_cl_call_sync(call);
+    wh_cl_take_flags(call, reads);
+    if (error == CL_SUCCESS && packed != NULL) {
+        (void)wh_get_out(call, packed, size);
+    }
+    wh_cl_take_reads(call, reads);
+    uint64_t next = error == CL_SUCCESS ? wh_cl_reads_next(reads) : 0;
+    wh_call_end(call);
+    if (next != 0) {
+        wh_cl_ask_reads(next);
+    }
+    return error;
+}
+
+static cl_int read_rectangle_later(const struct wh_cl_transfer *transfer, const struct piece *piece,
+                                   struct wh_call *call)
+{
+    struct wh_cl_read *read =
+        wh_cl_read_new_rows(&piece->rows, piece->size, wh_cl_handle(transfer->queue));
+    if (read == NULL) {
+        wh_call_end(call);
+        return CL_OUT_OF_HOST_MEMORY;
+    }
+    wh_cl_read_put(call, read);
+    cl_int error = wh_cl_call_error(call);
+    if (error == CL_SUCCESS) {
+        wh_cl_read_add(read);
+    } else {
+        wh_cl_read_cancel(read);
+    }
+    return error;
+}
+
+static cl_int move_piece(const struct wh_cl_transfer *transfer, const struct piece *piece,
+                         size_t row_pitch, size_t slice_pitch)
+{
+    struct wh_cl_reads reads;
+    struct wh_call call;
+    bool blocking = transfer->blocking != CL_FALSE;
+    bool reading = transfer->to != NULL;
+    enum wh_cl_mode mode = reading ? (blocking ? WH_CL_MODE_BLOCKING : WH_CL_MODE_LATER)
+                                   : wh_cl_write_mode(transfer, piece->size);
+    if (wh_call_begin(&call, transfer->opcode) != 0) {
+        return WH_CL_LOST;
+    }
+    put_rectangle(&call, transfer, piece, row_pitch, slice_pitch, mode);
+    if (reading && !blocking) {
+        return read_rectangle_later(transfer, piece, &call);
+    }
+    uint8_t *packed = malloc(piece->size);
+    if (packed == NULL) {
+        wh_call_end(&call);
+        return CL_OUT_OF_HOST_MEMORY;
+    }
+    if (reading) {
+        wh_put_out(&call, piece->size, true);
+    } else {
+        wh_cl_rows_copy(&piece->rows, packed, true);
+        wh_cl_put_write(&call, mode, packed, piece->size);
+    }
+    if (blocking) {
+        wh_call_blocks(&call);
+        wh_cl_put_reads(&call, &reads, 0);
+    } else {
+        wh_cl_put_no_reads(&call, &reads);
+    }
+    cl_int error = end_rectangle(&call, &reads, reading ? packed : NULL, piece->size);
+    if (reading && error == CL_SUCCESS) {
+        wh_cl_rows_copy(&piece->rows, packed, false);
+    }
+    free(packed);
+    return error;
+}
+
+/* As many whole slices from (row, slice) as fit the limit, or as many rows of that slice. */
+static void cut_piece(struct piece *piece, const struct rectangle *host, uint8_t *memory,
+                      const size_t *buffer_origin, const size_t *at, size_t limit)
+{
+    const size_t *region = host->region;
+    size_t plane = region[0] * region[1];
+    size_t rows = region[1] - at[1];
+    size_t slices = at[1] == 0 && plane <= limit ? limit / plane : 1;
+    if (plane > limit && rows > limit / region[0]) {
+        rows = limit < region[0] ? 1 : limit / region[0];
+    }
+    slices = slices < region[2] - at[2] ? slices : region[2] - at[2];
+    piece->rows.region[0] = region[0];
+    piece->rows.region[1] = rows;
+    piece->rows.region[2] = slices;
+    piece->rows.row_pitch = host->row_pitch;
+    piece->rows.slice_pitch = host->slice_pitch;
+    piece->rows.first = memory + host->origin[0] + (host->origin[1] + at[1]) * host->row_pitch +
+                        (host->origin[2] + at[2]) * host->slice_pitch;
+    piece->size = region[0] * rows * slices;
+    for (int i = 0; i < 3; i++) {
+        piece->buffer_origin[i] = buffer_origin[i] + at[i];
+    }
+}
+
+/* The buffer's slice pitch must not depend on how many rows a piece has. */
+static size_t slice_pitch_of(const struct rectangle *host, size_t row_pitch, size_t slice_pitch)
+{
+    size_t row = row_pitch != 0 ? row_pitch : host->region[0];
+    return slice_pitch != 0 ? slice_pitch : row * host->region[1];
+}
+
+static cl_int move_rectangle(const struct wh_cl_transfer *transfer, const size_t *buffer_origin,
+                             struct rectangle *host, size_t row_pitch, size_t slice_pitch,
+                             struct wh_cl_object *event)
+{
+    struct wh_cl_pieces pieces;
+    struct piece piece;
+    size_t at[3] = {0, 0, 0};
+    size_t limit = wh_cl_piece_limit(transfer);
+    uint8_t *memory = transfer->to != NULL ? transfer->to : (uint8_t *)transfer->from;
+    wh_cl_pieces_begin(&pieces, transfer, event);
+    while (at[2] < host->region[2]) {
+        cut_piece(&piece, host, memory, buffer_origin, at, limit);
+        at[1] += piece.rows.region[1];
+        if (at[1] == host->region[1]) {
+            at[1] = 0;
+            at[2] += piece.rows.region[2];
+        }
+        bool whole = at[2] == host->region[2] && piece.buffer_origin[2] == buffer_origin[2] &&
+                     piece.buffer_origin[1] == buffer_origin[1];
+        cl_int error = wh_cl_piece_begin(&pieces, at[2] == host->region[2]);
+        if (error == CL_SUCCESS) {
+            error = move_piece(&pieces.transfer, &piece, row_pitch,
+                               whole ? slice_pitch : slice_pitch_of(host, row_pitch, slice_pitch));
+        }
+        error = wh_cl_piece_end(&pieces, error);
+        if (error != CL_SUCCESS) {
+            return error;
+        }
+    }
+    return CL_SUCCESS;
+}
+
 static cl_int transfer_rectangle(const struct wh_cl_transfer *transfer, const size_t *buffer_origin,
                                  struct rectangle *host, size_t row_pitch, size_t slice_pitch,
                                  cl_command_type command, cl_event *event)
 {
-    size_t size = 0;
-    struct wh_call call;
-    cl_int error = check_rectangle(transfer, buffer_origin, host, &size);
+    cl_int error = check_rectangle(transfer, buffer_origin, host);
     if (error != CL_SUCCESS) {
         return error;
     }
     struct wh_cl_object *created = wh_cl_event_new(transfer->queue, command, event != NULL);
-    uint8_t *packed = malloc(size);
-    if (packed == NULL || (event != NULL && created == NULL)) {
-        free(packed);
-        return wh_cl_enqueued(created, CL_OUT_OF_HOST_MEMORY, event);
+    if (event != NULL && created == NULL) {
+        return CL_OUT_OF_HOST_MEMORY;
     }
-    if (wh_call_begin(&call, transfer->opcode) != 0) {
-        free(packed);
-        return wh_cl_enqueued(created, WH_CL_LOST, event);
+    if (transfer->from != NULL) {
+        size_t end = host->origin[0] + host->region[0] +
+                     (host->origin[1] + host->region[1] - 1) * host->row_pitch +
+                     (host->origin[2] + host->region[2] - 1) * host->slice_pitch;
+        wh_cl_settle_source(transfer->from, end);
     }
-    put_rectangle(&call, transfer, buffer_origin, host->region, row_pitch, slice_pitch, created);
-    if (transfer->to != NULL) {
-        wh_put_out(&call, size, true);
-        error = wh_cl_call_sync(&call);
-        if (error == CL_SUCCESS) {
-            (void)wh_get_out(&call, packed, size);
-            copy_rectangle(host, transfer->to, packed, false);
-        }
-    } else {
-        copy_rectangle(host, (uint8_t *)transfer->from, packed, true);
-        wh_put_blob(&call, packed, size);
-        error = wh_cl_call_sync(&call);
-    }
-    wh_call_end(&call);
-    free(packed);
+    error = move_rectangle(transfer, buffer_origin, host, row_pitch, slice_pitch, created);
     return wh_cl_enqueued(created, error, event);
 }
 

@@ -212,29 +212,58 @@ void wh_cl_arguments_free(struct wh_cl_object *kernel);
 
 struct wh_cl_reads {
     uint32_t count;
-    bool more; /* more are pending than one message asks for: ask again */
+    bool more; /* more are pending than one message asks for: wh_cl_ask_reads */
     uint64_t ids[WH_CL_READS_ASKED_MAX];
     uint64_t flags[WH_CL_READS_ASKED_MAX]; /* enum wh_cl_read_flag of the server */
     bool carried[WH_CL_READS_ASKED_MAX];   /* the reply carries the data */
 };
 
-void wh_cl_put_reads(struct wh_call *call, struct wh_cl_reads *reads);
+/* after: id of the last read that was asked about, 0 to begin. */
+void wh_cl_put_reads(struct wh_call *call, struct wh_cl_reads *reads, uint64_t after);
 void wh_cl_put_no_reads(struct wh_call *call, struct wh_cl_reads *reads); /* asks about none */
 void wh_cl_take_flags(struct wh_call *call, struct wh_cl_reads *reads); /* right after the error */
 void wh_cl_take_reads(struct wh_call *call,
                       struct wh_cl_reads *reads); /* after the call's own outs */
 bool wh_cl_reads_pending(uint64_t queue);         /* 0: of any queue */
 
+/* Where to go on asking after this message; 0: all were asked about. */
+static inline uint64_t wh_cl_reads_next(const struct wh_cl_reads *reads)
+{
+    return reads->more ? reads->ids[reads->count - 1] : 0;
+}
+
+/* Asks about the pending reads behind `after` and takes those that are complete, without waiting
+ * for any (wait.c). */
+void wh_cl_ask_reads(uint64_t after);
+
+/* Rows in the application's memory; the same bytes come and go without gaps. */
+struct wh_cl_rows {
+    uint8_t *first;
+    size_t region[3]; /* bytes, rows, slices */
+    size_t row_pitch;
+    size_t slice_pitch;
+};
+
+void wh_cl_rows_copy(const struct wh_cl_rows *rows, uint8_t *packed, bool pack);
+
 /* A read of size_bytes to the application's memory; it is pending once added, after its request was
  * published. */
 struct wh_cl_read;
 struct wh_cl_read *wh_cl_read_new(void *to, size_t size_bytes, uint64_t queue);
+struct wh_cl_read *wh_cl_read_new_rows(const struct wh_cl_rows *rows, size_t size_bytes,
+                                       uint64_t queue);
 void wh_cl_read_put(struct wh_call *call, struct wh_cl_read *read); /* id and staging area */
 void wh_cl_read_add(struct wh_cl_read *read);
 void wh_cl_read_cancel(struct wh_cl_read *read);
 
+/* The queue of a pending read that fills part of this memory, 0 if none does. */
+uint64_t wh_cl_read_into(const void *memory, size_t size_bytes);
+
+/* Lets go of memory that pending reads would fill; false if there are none. */
+bool wh_cl_reads_abandon(const void *memory, size_t size_bytes);
+
 /* Finishes a queue on behalf of the stub (reads that nobody waited for). */
-cl_int wh_cl_finish(struct wh_cl_object *queue);
+cl_int wh_cl_finish(uint64_t queue);
 
 /* Maps (map.c). */
 void wh_cl_maps_free(struct wh_cl_object *mem);

@@ -11,6 +11,7 @@
 #include "object.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "wh_opencl_kinds.h"
 
@@ -29,7 +30,9 @@ struct wh_cl_read {
     uint64_t id;
     uint64_t queue;
     struct wh_staging staging;
-    void *to;
+    uint8_t *to;     /* NULL: nobody wants the data */
+    uint8_t *packed; /* a rectangle's bytes on their way to its rows */
+    struct wh_cl_rows rows;
     size_t size_bytes;
     uint32_t serial;
 };
@@ -68,6 +71,32 @@ struct wh_cl_read *wh_cl_read_new(void *to, size_t size_bytes, uint64_t queue)
     return read;
 }
 
+struct wh_cl_read *wh_cl_read_new_rows(const struct wh_cl_rows *rows, size_t size_bytes,
+                                       uint64_t queue)
+{
+    struct wh_cl_read *read = wh_cl_read_new(rows->first, size_bytes, queue);
+    if (read != NULL) {
+        read->rows = *rows;
+        read->packed = malloc(size_bytes);
+    }
+    if (read != NULL && read->packed == NULL) {
+        free(read);
+        return NULL;
+    }
+    return read;
+}
+
+void wh_cl_rows_copy(const struct wh_cl_rows *rows, uint8_t *packed, bool pack)
+{
+    for (size_t z = 0; z < rows->region[2]; z++) {
+        for (size_t y = 0; y < rows->region[1]; y++) {
+            uint8_t *row = rows->first + y * rows->row_pitch + z * rows->slice_pitch;
+            memcpy(pack ? packed : row, pack ? row : packed, rows->region[0]);
+            packed += rows->region[0];
+        }
+    }
+}
+
 void wh_cl_read_put(struct wh_call *call, struct wh_cl_read *read)
 {
     wh_put_u64(call, read->id);
@@ -77,11 +106,13 @@ void wh_cl_read_put(struct wh_call *call, struct wh_cl_read *read)
 void wh_cl_read_add(struct wh_cl_read *read)
 {
     pthread_mutex_lock(&pending_lock);
-    struct wh_cl_read **end = &pending;
-    while (*end != NULL) {
-        end = &(*end)->next;
+    /* In the order of the ids, so that asking can go on behind the last one asked about. */
+    struct wh_cl_read **place = &pending;
+    while (*place != NULL && (*place)->id < read->id) {
+        place = &(*place)->next;
     }
-    *end = read;
+    read->next = *place;
+    *place = read;
     __atomic_store_n(&pending_count, pending_count + 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&pending_lock);
 }
@@ -98,8 +129,56 @@ void wh_cl_read_cancel(struct wh_cl_read *read)
 {
     if (read != NULL) {
         free_staging(read);
+        free(read->packed);
         free(read);
     }
+}
+
+/* Bytes of the application's memory from the first to the last that the read fills. */
+static size_t extent_bytes(const struct wh_cl_read *read)
+{
+    const struct wh_cl_rows *rows = &read->rows;
+    return read->packed == NULL ? read->size_bytes
+                                : rows->region[0] + (rows->region[1] - 1) * rows->row_pitch +
+                                      (rows->region[2] - 1) * rows->slice_pitch;
+}
+
+static bool fills(const struct wh_cl_read *read, const void *memory, size_t size_bytes)
+{
+    uintptr_t begin = (uintptr_t)memory;
+    uintptr_t to = (uintptr_t)read->to;
+    return read->to != NULL && to < begin + size_bytes && begin < to + extent_bytes(read);
+}
+
+uint64_t wh_cl_read_into(const void *memory, size_t size_bytes)
+{
+    uint64_t queue = 0;
+    if (__atomic_load_n(&pending_count, __ATOMIC_ACQUIRE) == 0) {
+        return 0;
+    }
+    pthread_mutex_lock(&pending_lock);
+    for (const struct wh_cl_read *read = pending; read != NULL && queue == 0; read = read->next) {
+        queue = fills(read, memory, size_bytes) ? read->queue : 0;
+    }
+    pthread_mutex_unlock(&pending_lock);
+    return queue;
+}
+
+bool wh_cl_reads_abandon(const void *memory, size_t size_bytes)
+{
+    bool found = false;
+    if (__atomic_load_n(&pending_count, __ATOMIC_ACQUIRE) == 0) {
+        return false;
+    }
+    pthread_mutex_lock(&pending_lock);
+    for (struct wh_cl_read *read = pending; read != NULL; read = read->next) {
+        if (fills(read, memory, size_bytes)) {
+            read->to = NULL;
+            found = true;
+        }
+    }
+    pthread_mutex_unlock(&pending_lock);
+    return found;
 }
 
 bool wh_cl_reads_pending(uint64_t queue)
@@ -130,6 +209,7 @@ static void put_copied(struct wh_call *call)
             if (read->serial == serial) {
                 ids[count++] = read->id;
             }
+            free(read->packed);
             free(read);
         }
         pthread_mutex_unlock(&pending_lock);
@@ -140,24 +220,28 @@ static void put_copied(struct wh_call *call)
     }
 }
 
-void wh_cl_put_reads(struct wh_call *call, struct wh_cl_reads *reads)
+void wh_cl_put_reads(struct wh_call *call, struct wh_cl_reads *reads, uint64_t after)
 {
     size_t sizes[WH_CL_READS_ASKED_MAX];
+    size_t carried_bytes = 0;
     uint32_t carried = 0;
+    bool may_carry = !wh_uses_shm(); /* else a call of its own takes what is not in the arena */
     reads->count = 0;
     reads->more = false;
     if (__atomic_load_n(&pending_count, __ATOMIC_ACQUIRE) > 0) {
         uint32_t serial = wh_session_serial();
         pthread_mutex_lock(&pending_lock);
         for (const struct wh_cl_read *read = pending; read != NULL; read = read->next) {
-            bool carries = read->staging.token != 0;
-            if (read->serial != serial) {
+            bool carries = may_carry && read->staging.token != 0;
+            if (read->serial != serial || read->id <= after) {
                 continue; /* of another session: a forked child never sees it complete */
             }
-            if (reads->count == WH_CL_READS_ASKED_MAX || (carries && carried == CARRIED_MAX)) {
+            if (reads->count == WH_CL_READS_ASKED_MAX || (carries && carried == CARRIED_MAX) ||
+                (carried > 0 && carried_bytes + read->size_bytes > wh_bulk_limit())) {
                 reads->more = true;
                 break;
             }
+            carried_bytes += carries ? read->size_bytes : 0;
             reads->ids[reads->count] = read->id;
             reads->carried[reads->count] = carries;
             sizes[reads->count] = read->size_bytes;
@@ -206,11 +290,15 @@ static void take_one(struct wh_call *call, uint64_t id, uint64_t flag, bool carr
     pthread_mutex_lock(&pending_lock);
     struct wh_cl_read **link = find(id);
     struct wh_cl_read *read = *link;
+    bool wanted = flag == READ_DONE && read != NULL && read->to != NULL;
+    uint8_t *to = !wanted ? NULL : read->packed != NULL ? read->packed : read->to;
     if (carried) {
-        bool wanted = flag == READ_DONE && read != NULL;
-        (void)wh_get_out(call, wanted ? read->to : NULL, wanted ? read->size_bytes : 0);
-    } else if (flag == READ_DONE && read != NULL) {
-        (void)wh_staging_copy(&read->staging, read->to, read->size_bytes);
+        (void)wh_get_out(call, to, wanted ? read->size_bytes : 0);
+    } else if (wanted) {
+        (void)wh_staging_copy(&read->staging, to, read->size_bytes);
+    }
+    if (wanted && read->packed != NULL) {
+        wh_cl_rows_copy(&read->rows, read->packed, false);
     }
     if (read != NULL && flag != READ_PENDING) {
         *link = read->next;

@@ -7,6 +7,7 @@
  */
 #include "transfer.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,87 +38,116 @@ cl_int wh_cl_check_transfer(const struct wh_cl_transfer *transfer)
     return CL_SUCCESS;
 }
 
+void wh_cl_pieces_begin(struct wh_cl_pieces *pieces, const struct wh_cl_transfer *transfer,
+                        struct wh_cl_object *event)
+{
+    pieces->transfer = *transfer;
+    pieces->whole_event = event;
+    pieces->before = NULL;
+}
+
+cl_int wh_cl_piece_begin(struct wh_cl_pieces *pieces, bool last)
+{
+    struct wh_cl_transfer *transfer = &pieces->transfer;
+    if (pieces->before != NULL) {
+        transfer->wait_count = 1;
+        transfer->wait_list = &pieces->before;
+    }
+    transfer->event = pieces->whole_event;
+    if (!last) {
+        bool chained = transfer->blocking == CL_FALSE;
+        transfer->event = wh_cl_event_new(transfer->queue, CL_COMMAND_MARKER, chained);
+        if (chained && transfer->event == NULL) {
+            return CL_OUT_OF_HOST_MEMORY;
+        }
+    }
+    return CL_SUCCESS;
+}
+
+cl_int wh_cl_piece_end(struct wh_cl_pieces *pieces, cl_int error)
+{
+    struct wh_cl_transfer *transfer = &pieces->transfer;
+    struct wh_cl_object *own = transfer->event == pieces->whole_event ? NULL : transfer->event;
+    if (pieces->before != NULL) {
+        (void)wh_cl_release(pieces->before, WH_KIND_EVENT, WH_OP_clReleaseEvent);
+        pieces->before = NULL;
+    }
+    if (error != CL_SUCCESS) {
+        wh_cl_discard(own);
+        return error;
+    }
+    pieces->before = (cl_event)own;
+    transfer->wait_count = 0; /* a piece that blocks has waited for all of them */
+    transfer->wait_list = NULL;
+    return CL_SUCCESS;
+}
+
 static void put_common(struct wh_call *call, const struct wh_cl_transfer *transfer, size_t done,
-                       size_t piece, bool last, const struct wh_cl_object *event)
+                       size_t piece, enum wh_cl_mode mode)
 {
     wh_put_u64(call, wh_cl_handle(transfer->queue));
     wh_put_u64(call, wh_cl_handle(transfer->mem));
-    wh_put_u64(call, transfer->blocking != CL_FALSE);
+    wh_put_u64(call, mode);
     wh_put_u64(call, transfer->offset + done);
     wh_put_u64(call, piece);
     wh_cl_put_handles(call, (const void *const *)transfer->wait_list, transfer->wait_count);
-    wh_put_u64(call, last && event != NULL ? event->handle : 0);
+    wh_put_u64(call, wh_cl_handle(transfer->event));
 }
 
-static cl_int read_piece(const struct wh_cl_transfer *transfer, size_t done, size_t piece,
-                         bool last, const struct wh_cl_object *event)
+static cl_int read_now(const struct wh_cl_transfer *transfer, size_t done, size_t piece)
 {
     struct wh_cl_reads reads;
     struct wh_call call;
-    bool more = false;
+    uint64_t next = 0;
     if (wh_call_begin(&call, transfer->opcode) != 0) {
         return WH_CL_LOST;
     }
-    put_common(&call, transfer, done, piece, last, event);
+    wh_call_blocks(&call);
+    wh_call_patience(&call, WH_CL_ROOM_MS);
+    put_common(&call, transfer, done, piece, WH_CL_MODE_BLOCKING);
     wh_put_out(&call, piece, true);
-    wh_cl_put_reads(&call, &reads);
+    if (call.error == -ENOMEM) {
+        wh_call_end(&call);
+        return WH_CL_NO_ROOM;
+    }
+    wh_cl_put_reads(&call, &reads, 0);
     cl_int error = wh_cl_call_sync(&call);
     wh_cl_take_flags(&call, &reads);
     if (error == CL_SUCCESS) {
         (void)wh_get_out(&call, (uint8_t *)transfer->to + done, piece);
         wh_cl_take_reads(&call, &reads);
-        more = reads.more;
+        next = wh_cl_reads_next(&reads);
     }
     wh_call_end(&call);
-    if (more) {
-        (void)wh_cl_finish((struct wh_cl_object *)transfer->queue);
+    if (next != 0) {
+        wh_cl_ask_reads(next);
     }
     return error;
 }
 
-static cl_int read_blocking(const struct wh_cl_transfer *transfer, const struct wh_cl_object *event)
-{
-    size_t limit = wh_bulk_limit();
-    size_t done = 0;
-    if (limit == 0) {
-        return WH_CL_LOST;
-    }
-    do {
-        size_t left = transfer->size - done;
-        size_t piece = left < limit ? left : limit;
-        cl_int error = read_piece(transfer, done, piece, piece == left, event);
-        if (error != CL_SUCCESS) {
-            return error;
-        }
-        done += piece;
-    } while (done < transfer->size);
-    return CL_SUCCESS;
-}
-
-static uint64_t transfer_shape(const struct wh_cl_transfer *transfer,
-                               const struct wh_cl_object *event)
+static uint64_t transfer_shape(const struct wh_cl_transfer *transfer)
 {
     uint64_t shape = wh_cl_shape(transfer->opcode);
     shape = wh_cl_shape_add(shape, wh_cl_handle(transfer->queue));
     shape = wh_cl_shape_add(shape, wh_cl_handle(transfer->mem));
-    return wh_cl_shape_add(shape, event != NULL);
+    return wh_cl_shape_add(shape, transfer->event != NULL);
 }
 
-static cl_int read_later(const struct wh_cl_transfer *transfer, const struct wh_cl_object *event)
+static cl_int read_later(const struct wh_cl_transfer *transfer, size_t done, size_t piece)
 {
     struct wh_call call;
     if (wh_call_begin(&call, transfer->opcode) != 0) {
         return WH_CL_LOST;
     }
     struct wh_cl_read *read =
-        wh_cl_read_new(transfer->to, transfer->size, wh_cl_handle(transfer->queue));
+        wh_cl_read_new((uint8_t *)transfer->to + done, piece, wh_cl_handle(transfer->queue));
     if (read == NULL) {
         wh_call_end(&call);
         return CL_OUT_OF_HOST_MEMORY;
     }
-    put_common(&call, transfer, 0, transfer->size, true, event);
+    put_common(&call, transfer, done, piece, WH_CL_MODE_LATER);
     wh_cl_read_put(&call, read);
-    cl_int error = wh_cl_call_shape(&call, transfer->queue, transfer_shape(transfer, event));
+    cl_int error = wh_cl_call_shape(&call, transfer->queue, transfer_shape(transfer));
     if (error == CL_SUCCESS) {
         wh_cl_read_add(read);
     } else {
@@ -126,59 +156,130 @@ static cl_int read_later(const struct wh_cl_transfer *transfer, const struct wh_
     return error;
 }
 
-cl_int wh_cl_read(const struct wh_cl_transfer *transfer, const struct wh_cl_object *event)
-{
-    if (transfer->blocking != CL_FALSE || transfer->size > wh_bulk_limit()) {
-        struct wh_cl_transfer blocking = *transfer;
-        blocking.blocking = CL_TRUE;
-        return read_blocking(&blocking, event);
-    }
-    return read_later(transfer, event);
-}
-
-static cl_int write_piece(const struct wh_cl_transfer *transfer, size_t done, size_t piece,
-                          bool last, const struct wh_cl_object *event)
+static cl_int write_piece(const struct wh_cl_transfer *transfer, size_t done, size_t piece)
 {
     struct wh_cl_reads reads;
     struct wh_call call;
+    const uint8_t *from = (const uint8_t *)transfer->from + done;
+    enum wh_cl_mode mode = wh_cl_write_mode(transfer, piece);
     if (wh_call_begin(&call, transfer->opcode) != 0) {
         return WH_CL_LOST;
     }
-    put_common(&call, transfer, done, piece, last, event);
-    wh_put_bulk(&call, (const uint8_t *)transfer->from + done, piece);
-    if (transfer->blocking == CL_FALSE) {
-        wh_cl_put_no_reads(&call, &reads); /* shows nothing complete */
-        return wh_cl_call_shape(&call, transfer->queue, transfer_shape(transfer, event));
+    wh_call_patience(&call, WH_CL_ROOM_MS);
+    put_common(&call, transfer, done, piece, mode);
+    wh_cl_put_write(&call, mode, from, piece);
+    if (call.error == -ENOMEM) {
+        wh_call_end(&call);
+        return WH_CL_NO_ROOM;
     }
-    wh_cl_put_reads(&call, &reads);
+    if (mode != WH_CL_MODE_BLOCKING) {
+        wh_cl_put_no_reads(&call, &reads); /* shows nothing complete */
+        return wh_cl_call_shape(&call, transfer->queue, transfer_shape(transfer));
+    }
+    wh_call_blocks(&call);
+    wh_cl_put_reads(&call, &reads, 0);
     cl_int error = wh_cl_call_sync(&call);
     wh_cl_take_flags(&call, &reads);
     wh_cl_take_reads(&call, &reads);
-    bool more = reads.more && error == CL_SUCCESS;
+    uint64_t next = error == CL_SUCCESS ? wh_cl_reads_next(&reads) : 0;
     wh_call_end(&call);
-    if (more) {
-        (void)wh_cl_finish((struct wh_cl_object *)transfer->queue);
+    if (next != 0) {
+        wh_cl_ask_reads(next);
     }
     return error;
 }
 
-cl_int wh_cl_write(const struct wh_cl_transfer *transfer, const struct wh_cl_object *event)
+enum wh_cl_mode wh_cl_write_mode(const struct wh_cl_transfer *transfer, size_t size)
+{
+    if (transfer->blocking != CL_FALSE) {
+        return WH_CL_MODE_BLOCKING;
+    }
+    return wh_may_hold(size, WH_CL_HOLD_MS) ? WH_CL_MODE_LATER : WH_CL_MODE_COPY;
+}
+
+void wh_cl_put_write(struct wh_call *call, enum wh_cl_mode mode, const void *bytes, size_t size)
+{
+    if (mode == WH_CL_MODE_COPY) {
+        wh_put_blob(call, bytes, size);
+    } else {
+        wh_put_bulk(call, bytes, size);
+    }
+}
+
+size_t wh_cl_piece_limit(const struct wh_cl_transfer *transfer)
 {
     size_t limit = wh_bulk_limit();
+    if (transfer->to != NULL && transfer->blocking == CL_FALSE && !wh_may_hold(limit, 0)) {
+        wh_cl_ask_reads(0); /* what is complete makes room */
+        if (limit > WH_CL_SMALL_BYTES && !wh_may_hold(limit, 0)) {
+            return WH_CL_SMALL_BYTES; /* each crosses by itself in the end */
+        }
+    }
+    return limit;
+}
+
+/* The whole transfer, in as many pieces as the room between client and server makes necessary. */
+static cl_int move(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)
+{
+    struct wh_cl_pieces pieces;
+    size_t limit = wh_cl_piece_limit(transfer);
     size_t done = 0;
     if (limit == 0) {
         return WH_CL_LOST;
     }
+    wh_cl_pieces_begin(&pieces, transfer, event);
     do {
         size_t left = transfer->size - done;
         size_t piece = left < limit ? left : limit;
-        cl_int error = write_piece(transfer, done, piece, piece == left, event);
+        cl_int error = wh_cl_piece_begin(&pieces, piece == left);
+        if (error == CL_SUCCESS && transfer->to == NULL) {
+            error = write_piece(&pieces.transfer, done, piece);
+        } else if (error == CL_SUCCESS) {
+            error = transfer->blocking != CL_FALSE ? read_now(&pieces.transfer, done, piece)
+                                                   : read_later(&pieces.transfer, done, piece);
+        }
+        if (error == WH_CL_NO_ROOM && piece > 1) {
+            limit = piece / 2; /* small enough ones need no room at all */
+            wh_cl_piece_again(&pieces);
+            continue;
+        }
+        error = wh_cl_piece_end(&pieces, error == WH_CL_NO_ROOM ? CL_OUT_OF_HOST_MEMORY : error);
         if (error != CL_SUCCESS) {
             return error;
         }
         done += piece;
     } while (done < transfer->size);
     return CL_SUCCESS;
+}
+
+void wh_cl_piece_again(struct wh_cl_pieces *pieces)
+{
+    if (pieces->transfer.event != pieces->whole_event) {
+        wh_cl_discard(pieces->transfer.event);
+    }
+}
+
+cl_int wh_cl_read(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)
+{
+    return move(transfer, event);
+}
+
+cl_int wh_cl_write(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)
+{
+    wh_cl_settle_source(transfer->from, transfer->size);
+    return move(transfer, event);
+}
+
+void wh_cl_settle_source(const void *memory, size_t size)
+{
+    uint64_t queue = size > 0 ? wh_cl_read_into(memory, size) : 0;
+    if (queue != 0) {
+        wh_cl_ask_reads(0);
+        queue = wh_cl_read_into(memory, size);
+    }
+    if (queue != 0) {
+        (void)wh_cl_finish(queue);
+    }
 }
 
 /* What both entry points do around the transfer itself. */

@@ -17,13 +17,51 @@ struct wh_cl_transfer {
     const void *from; /* a write */
     cl_uint wait_count;
     const cl_event *wait_list;
+    struct wh_cl_object *event; /* of a piece */
 };
+
+/* How a transfer goes; the server has the same list (opencl_transfer.c). */
+enum wh_cl_mode {
+    WH_CL_MODE_LATER = 0,    /* written from where the data lies, when the device comes to it */
+    WH_CL_MODE_BLOCKING = 1, /* complete with the reply */
+    WH_CL_MODE_COPY = 2,     /* as later, but the server copies the data at once */
+};
+
+#define WH_CL_NO_ROOM 1    /* not an API error: try a smaller piece */
+#define WH_CL_ROOM_MS 100u /* patience before that */
+#define WH_CL_HOLD_MS 200u /* patience before the server must copy what it writes later */
+#define WH_CL_SMALL_BYTES ((size_t)1 << 20)
+
+/*
+ * A transfer in pieces is one command: a piece that does not block waits for the one before, in
+ * queues without order, too, so that the last one's event stands for all.
+ */
+struct wh_cl_pieces {
+    struct wh_cl_transfer transfer; /* of the current piece: what it waits for, its event */
+    struct wh_cl_object *whole_event;
+    cl_event before;
+};
+
+void wh_cl_pieces_begin(struct wh_cl_pieces *pieces, const struct wh_cl_transfer *transfer,
+                        struct wh_cl_object *event);
+cl_int wh_cl_piece_begin(struct wh_cl_pieces *pieces, bool last);
+cl_int wh_cl_piece_end(struct wh_cl_pieces *pieces, cl_int error); /* gives the error back */
+void wh_cl_piece_again(struct wh_cl_pieces *pieces); /* begins the piece anew instead */
+
+/* Bytes that a piece may have at most; 0 without a session. */
+size_t wh_cl_piece_limit(const struct wh_cl_transfer *transfer);
+
+enum wh_cl_mode wh_cl_write_mode(const struct wh_cl_transfer *transfer, size_t size);
+void wh_cl_put_write(struct wh_call *call, enum wh_cl_mode mode, const void *bytes, size_t size);
+
+/* The source of a write may be what a read before it fills: then that has to come first. */
+void wh_cl_settle_source(const void *memory, size_t size);
 
 /* What the stub can tell itself: objects, contexts, bounds. An API error. */
 cl_int wh_cl_check_transfer(const struct wh_cl_transfer *transfer);
 
 /* event: the object of the out event, NULL if none is wanted. */
-cl_int wh_cl_read(const struct wh_cl_transfer *transfer, const struct wh_cl_object *event);
-cl_int wh_cl_write(const struct wh_cl_transfer *transfer, const struct wh_cl_object *event);
+cl_int wh_cl_read(const struct wh_cl_transfer *transfer, struct wh_cl_object *event);
+cl_int wh_cl_write(const struct wh_cl_transfer *transfer, struct wh_cl_object *event);
 
 #endif

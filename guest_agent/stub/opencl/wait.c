@@ -7,33 +7,57 @@
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
-/* One question by which completion can be seen; `more` reads than fit are asked for by repeating
- * it. */
-static cl_int finish_once(uint64_t queue, bool *more)
+/* No events: only the question about reads. */
+static uint64_t ask_once(uint64_t after)
 {
     struct wh_cl_reads reads;
     struct wh_call call;
-    *more = false;
-    if (wh_call_begin(&call, WH_OP_clFinish) != 0) {
-        return WH_CL_LOST;
+    if (wh_call_begin(&call, WH_OP_clWaitForEvents) != 0) {
+        return 0;
     }
-    wh_put_u64(&call, queue);
-    wh_cl_put_reads(&call, &reads);
+    wh_cl_put_handles(&call, NULL, 0);
+    wh_cl_put_reads(&call, &reads, after);
     cl_int error = wh_cl_call_sync(&call);
     wh_cl_take_flags(&call, &reads);
     wh_cl_take_reads(&call, &reads);
     wh_call_end(&call);
-    *more = reads.more && error == CL_SUCCESS;
+    return error == CL_SUCCESS ? wh_cl_reads_next(&reads) : 0;
+}
+
+void wh_cl_ask_reads(uint64_t after)
+{
+    do {
+        after = ask_once(after);
+    } while (after != 0);
+}
+
+/* One question by which completion can be seen. *next: where asking about reads must go on. */
+static cl_int finish_once(uint64_t queue, uint64_t *next)
+{
+    struct wh_cl_reads reads;
+    struct wh_call call;
+    *next = 0;
+    if (wh_call_begin(&call, WH_OP_clFinish) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_call_blocks(&call);
+    wh_put_u64(&call, queue);
+    wh_cl_put_reads(&call, &reads, 0);
+    cl_int error = wh_cl_call_sync(&call);
+    wh_cl_take_flags(&call, &reads);
+    wh_cl_take_reads(&call, &reads);
+    wh_call_end(&call);
+    *next = error == CL_SUCCESS ? wh_cl_reads_next(&reads) : 0;
     return error;
 }
 
-cl_int wh_cl_finish(struct wh_cl_object *queue)
+cl_int wh_cl_finish(uint64_t queue)
 {
-    bool more;
-    cl_int error;
-    do {
-        error = finish_once(queue->handle, &more);
-    } while (more);
+    uint64_t next;
+    cl_int error = finish_once(queue, &next);
+    if (next != 0) {
+        wh_cl_ask_reads(next);
+    }
     return error;
 }
 
@@ -44,25 +68,26 @@ cl_int CL_API_CALL wh_stub_clFinish(cl_command_queue command_queue)
     if (queue == NULL) {
         return CL_INVALID_COMMAND_QUEUE;
     }
-    cl_int error = wh_cl_finish(queue);
+    cl_int error = wh_cl_finish(queue->handle);
     return error != CL_SUCCESS ? error : wh_cl_take_async();
 }
 
-static cl_int wait_once(cl_uint count, const cl_event *events, bool *more)
+static cl_int wait_once(cl_uint count, const cl_event *events, uint64_t *next)
 {
     struct wh_cl_reads reads;
     struct wh_call call;
-    *more = false;
+    *next = 0;
     if (wh_call_begin(&call, WH_OP_clWaitForEvents) != 0) {
         return WH_CL_LOST;
     }
+    wh_call_blocks(&call);
     wh_cl_put_handles(&call, (const void *const *)events, count);
-    wh_cl_put_reads(&call, &reads);
+    wh_cl_put_reads(&call, &reads, 0);
     cl_int error = wh_cl_call_sync(&call);
     wh_cl_take_flags(&call, &reads);
     wh_cl_take_reads(&call, &reads);
     wh_call_end(&call);
-    *more = reads.more && error == CL_SUCCESS;
+    *next = error == CL_SUCCESS ? wh_cl_reads_next(&reads) : 0;
     return error;
 }
 
@@ -84,7 +109,7 @@ static bool all_seen(cl_uint count, const cl_event *events, cl_int *error)
 
 cl_int CL_API_CALL wh_stub_clWaitForEvents(cl_uint num_events, const cl_event *event_list)
 {
-    bool more;
+    uint64_t next;
     cl_int error;
     wh_count_api_call(WH_OP_clWaitForEvents);
     if (num_events == 0 || event_list == NULL) {
@@ -96,21 +121,22 @@ cl_int CL_API_CALL wh_stub_clWaitForEvents(cl_uint num_events, const cl_event *e
     if (wh_local_answers() && all_seen(num_events, event_list, &error)) {
         return error;
     }
-    do {
-        error = wait_once(num_events, event_list, &more);
-    } while (more);
+    error = wait_once(num_events, event_list, &next);
+    if (next != 0) {
+        wh_cl_ask_reads(next);
+    }
     for (cl_uint i = 0; error == CL_SUCCESS && i < num_events; i++) {
         wh_cl_event_seen((struct wh_cl_object *)event_list[i], CL_COMPLETE);
     }
     return error != CL_SUCCESS ? error : wh_cl_take_async();
 }
 
-static cl_int ask_event(const struct wh_cl_query *query, bool *more)
+static cl_int ask_event(const struct wh_cl_query *query, uint64_t *next)
 {
     struct wh_cl_reads reads;
     struct wh_call call;
     bool status = query->param == CL_EVENT_COMMAND_EXECUTION_STATUS;
-    *more = false;
+    *next = 0;
     if (wh_call_begin(&call, WH_OP_clGetEventInfo) != 0) {
         return WH_CL_LOST;
     }
@@ -120,7 +146,7 @@ static cl_int ask_event(const struct wh_cl_query *query, bool *more)
     wh_put_out(&call, query->size, query->value != NULL);
     wh_put_out(&call, sizeof(size_t), query->size_ret != NULL);
     if (status) {
-        wh_cl_put_reads(&call, &reads);
+        wh_cl_put_reads(&call, &reads, 0);
     } else {
         wh_cl_put_no_reads(&call, &reads);
     }
@@ -132,7 +158,7 @@ static cl_int ask_event(const struct wh_cl_query *query, bool *more)
         wh_cl_take_reads(&call, &reads);
     }
     wh_call_end(&call);
-    *more = reads.more && error == CL_SUCCESS;
+    *next = error == CL_SUCCESS ? wh_cl_reads_next(&reads) : 0;
     return error;
 }
 
@@ -151,7 +177,7 @@ cl_int CL_API_CALL wh_stub_clGetEventInfo(cl_event event, cl_event_info param_na
         .value = param_value,
         .size_ret = param_value_size_ret,
     };
-    bool more;
+    uint64_t next;
     cl_int error = CL_SUCCESS;
     if (object == NULL) {
         return CL_INVALID_EVENT;
@@ -159,9 +185,10 @@ cl_int CL_API_CALL wh_stub_clGetEventInfo(cl_event event, cl_event_info param_na
     if (wh_local_answers() && wh_cl_own_answer(&query, &error)) {
         return error;
     }
-    do {
-        error = ask_event(&query, &more);
-    } while (more);
+    error = ask_event(&query, &next);
+    if (next != 0) {
+        wh_cl_ask_reads(next);
+    }
     if (error == CL_SUCCESS && param_name == CL_EVENT_COMMAND_EXECUTION_STATUS &&
         param_value != NULL && param_value_size >= sizeof(cl_int)) {
         wh_cl_event_seen(object, *(const cl_int *)param_value);
