@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from host_server.tests.conftest import StartServer
-from testbed.experiment.execute import client_environment
+from testbed.experiment.client import client_environment, vendor_folder
 from testbed.experiment.systems import PRESETS
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server, open_session
 from testbed.machine.native_build import NativeBuild, native_build
@@ -92,9 +92,7 @@ def test_a_killed_client_ends_its_session(start_server: StartServer, build: Nati
 
 @pytest.mark.opencl
 def test_a_real_device_answers_from_inside_the_jail(build: NativeBuild, tmp_path: Path) -> None:
-    vendors = tmp_path / "vendors"
-    vendors.mkdir()
-    (vendors / "wormhole.icd").write_text(f"{build.library}\n")
+    vendors = vendor_folder(tmp_path, build.library)
     native = subprocess.run(
         ["clinfo", "--raw"], capture_output=True, text=True, timeout=LIMIT_S, check=True
     ).stdout

@@ -22,15 +22,10 @@ from testbed.experiment.prepare import kernel_cache_seed
 from testbed.experiment.record import file_name
 from testbed.experiment.subject import Subject
 from testbed.machine.guest import LIBRARY_PATH
-from testbed.machine.host_server import HostServer, HostServerConfig, host_server
+from testbed.machine.host_server import HostServer, HostServerConfig
 from testbed.machine.image import GuestImage
-from testbed.machine.qemu_argv import DEVICE_ID, Qemu, Region, VmConfig
-from testbed.machine.vm import boot
-
-REGION_BYTES = 1 << 30
-STATS_PATH = "/tmp/wormhole-stats.jsonl"
-GUEST_MEMORY_MIB = 1024
-DEVICE_COUNTERS = ("control-notifications", "wakes", "wakes-dropped", "event-completions")
+from testbed.machine.qemu_argv import Qemu, VmConfig
+from testbed.machine.served_guest import GUEST_STATS_PATH, served_guest
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,6 @@ class GuestParts:
 
     qemu: Qemu
     image: GuestImage
-    driver: Path
     native: NativeParts
     accelerator: str
     boot_timeout_s: float
@@ -56,25 +50,22 @@ class BootedGuest:
         folder = parts.logs / f"vm-{file_name(name)}"
         with ExitStack() as stack:
             config = HostServerConfig(
-                device=True, tcp=True, worker=parts.native.worker, cache_seed=kernel_cache_seed()
+                tcp=True, worker=parts.native.worker, cache_seed=kernel_cache_seed()
             )
-            self._server = stack.enter_context(host_server(config, folder / "server"))
-            vm_config = VmConfig(
-                name="trial",
-                memory_mib=GUEST_MEMORY_MIB,
-                accelerator=parts.accelerator,
-                region=Region(
-                    REGION_BYTES,
-                    self._server.device_socket,
+            self._served = stack.enter_context(
+                served_guest(
+                    VmConfig(name="trial", accelerator=parts.accelerator),
+                    config,
+                    parts.native.library,
+                    folder,
+                    parts.image,
+                    parts.qemu,
+                    parts.boot_timeout_s,
                     ioeventfd=not parts.instrumented,
-                ),
+                )
             )
-            self._vm = stack.enter_context(
-                boot(vm_config, folder, parts.image, parts.qemu, parts.boot_timeout_s)
-            )
-            self._vm.guest.load_driver(parts.driver)
-            self._vm.guest.install_icd(parts.native.library)
             self._stack = stack.pop_all()
+        self._vm, self._server = self._served.vm, self._served.server
 
     @property
     def accelerator(self) -> str:
@@ -124,12 +115,12 @@ class BootedGuest:
         if not self._vm.ssh.is_open:
             raise TestbedError("the guest is gone", f"see {self._vm.console_log}")
         lines: list[tuple[int, str]] = []
-        self._vm.ssh.run(["rm", "-f", STATS_PATH], timeout_s=30.0)
-        counts = self._device_counts()
+        self._vm.ssh.run(["rm", "-f", GUEST_STATS_PATH], timeout_s=30.0)
+        counts = self._served.device_counts()
         begin_s = time.monotonic()
         done = self._vm.guest.run(
             argv,
-            {**environment, "WORMHOLE_STATS": STATS_PATH, "WORMHOLE_MARK_LIB": LIBRARY_PATH},
+            {**environment, "WORMHOLE_STATS": GUEST_STATS_PATH, "WORMHOLE_MARK_LIB": LIBRARY_PATH},
             cwd="/tmp",
             timeout_s=timeout_s,
             on_line=lambda stream, text: lines.append((time.monotonic_ns(), text)),
@@ -153,7 +144,8 @@ class BootedGuest:
                 "boot_s": round(self.boot_s, 2),
                 "instrumented": self._parts.instrumented,
                 "device": {
-                    name: after - counts[name] for name, after in self._device_counts().items()
+                    name: after - counts[name]
+                    for name, after in self._served.device_counts().items()
                 },
             },
         )
@@ -172,13 +164,9 @@ class BootedGuest:
         # The server is gone, and its secret need not stay among the results.
         (self._server.run_dir / "token").unlink(missing_ok=True)
 
-    def _device_counts(self) -> dict[str, int]:
-        """What the device has counted so far (documented with the device, in qemu_patches)."""
-        return {name: int(self._vm.qmp.get(DEVICE_ID, name)) for name in DEVICE_COUNTERS}
-
     def _stub_lines(self) -> list[dict[str, Any]]:
         """The counters that the stub wrote; none if the program never loaded it."""
-        read = self._vm.ssh.run(["cat", STATS_PATH], timeout_s=30.0)
+        read = self._vm.ssh.run(["cat", GUEST_STATS_PATH], timeout_s=30.0)
         if read.status != 0:
             return []
         text = read.stdout.decode("utf-8", errors="replace")

@@ -175,7 +175,6 @@ def _guest_factory(
     qemu = qemu_bundle(say)
     say("guest image: from the cache, or built (about 1 min)")
     image = guest_image()
-    driver = image.driver
     kind = accelerator(qemu, image)
     manifest["accelerator"] = {"kind": kind, "reason": kvm_works(qemu, image).reason}
     manifest["artifacts"] |= {
@@ -190,13 +189,12 @@ def _guest_factory(
             "kernel_release": image.kernel_release,
             "packages_sha256": image.packages_sha256,
             "kernel_sha256": provenance.file_sha256(image.kernel),
-            "driver_sha256": provenance.file_sha256(driver),
+            "driver_sha256": provenance.file_sha256(image.driver),
         },
     }
     parts = GuestParts(
         qemu=qemu,
         image=image,
-        driver=driver,
         native=native,
         accelerator=kind,
         boot_timeout_s=float(experiment.boot_timeout_s),

@@ -17,21 +17,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from testbed.errors import TestbedError
+from testbed.experiment.client import cleaned, client_environment, vendor_folder
 from testbed.experiment.systems import PLACEMENTS, System, system
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
 from testbed.machine.native_build import native_build
+from testbed.machine.qemu_argv import VmConfig
+from testbed.machine.served_guest import GUEST_STATS_PATH, guest_url, served_guest
 
-GUEST_HOST_ADDRESS = "10.0.2.2"
-GUEST_DEVICE = "device:/dev/wormhole0"
-GUEST_STATS_PATH = "/tmp/wormhole-stats.jsonl"
-REGION_BYTES = 1 << 30
 END_LIMIT_S = 5.0
 STATUS_TIME_LIMIT = 124
 STATUS_SIGNAL = 128
 COPY_LIMIT_S = 30.0
-
-# Each of these would lead the OpenCL loader or the stub somewhere else.
-FORBIDDEN_PREFIXES = ("WORMHOLE_", "OCL_ICD_", "OPENCL_VENDOR_PATH")
 
 
 def execute(
@@ -66,24 +62,6 @@ def execute(
     return _in_guest(argv, chosen, stats, timeout_s, backend)
 
 
-def client_environment(
-    base: Mapping[str, str], chosen: System, server: HostServer, vendors: Path
-) -> dict[str, str]:
-    """A host program's environment that makes it find our library and this server."""
-    tcp = chosen.transport == "tcp"
-    return {
-        **cleaned(base),
-        **chosen.environment(server.url(chosen.transport), server.token if tcp else ""),
-        # The loader takes a name without the slash for a single file.
-        "OCL_ICD_VENDORS": f"{vendors}/",
-    }
-
-
-def cleaned(base: Mapping[str, str]) -> dict[str, str]:
-    """An environment without anything that chooses an accelerator library."""
-    return {name: value for name, value in base.items() if not name.startswith(FORBIDDEN_PREFIXES)}
-
-
 def _in_process(
     argv: Sequence[str], chosen: System, stats: Path | None, timeout_s: float, backend: str
 ) -> int:
@@ -92,9 +70,7 @@ def _in_process(
     build = native_build()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wormhole-exec-")))
-        vendors = directory / "vendors"
-        vendors.mkdir()
-        (vendors / "wormhole.icd").write_text(f"{build.library}\n", encoding="utf-8")
+        vendors = vendor_folder(directory, build.library)
         tcp = chosen.transport == "tcp"
         config = HostServerConfig(backend=backend, unix=not tcp, tcp=tcp, worker=build.worker)
         server = stack.enter_context(host_server(config, directory / "server"))
@@ -152,23 +128,16 @@ def _show_failures(server: HostServer) -> None:
 def _in_guest(
     argv: Sequence[str], chosen: System, stats: Path | None, timeout_s: float, backend: str
 ) -> int:
-    from testbed.machine.image import guest_image
-    from testbed.machine.qemu_argv import Region, VmConfig
-    from testbed.machine.vm import boot
-
     build = native_build()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wormhole-exec-")))
-        config = HostServerConfig(backend=backend, device=True, tcp=True, worker=build.worker)
-        server = stack.enter_context(host_server(config, directory / "server"))
-        vm_config = VmConfig(name="exec", region=Region(REGION_BYTES, server.device_socket))
-        image = guest_image()
-        vm = stack.enter_context(boot(vm_config, directory / "vm", image))
-        vm.guest.load_driver(image.driver)
-        vm.guest.install_icd(build.library)
-        tcp = chosen.transport == "tcp"
-        url = f"tcp:{GUEST_HOST_ADDRESS}:{server.tcp_port}" if tcp else GUEST_DEVICE
-        environment = chosen.environment(url, server.token if tcp else "")
+        config = HostServerConfig(backend=backend, tcp=True, worker=build.worker)
+        served = stack.enter_context(
+            served_guest(VmConfig(name="exec"), config, build.library, directory)
+        )
+        vm, server = served.vm, served.server
+        token = server.token if chosen.transport == "tcp" else ""
+        environment = chosen.environment(guest_url(server, chosen.transport), token)
         if stats is not None:
             environment["WORMHOLE_STATS"] = GUEST_STATS_PATH
         done = vm.guest.run(

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from testbed.analysis.measure import own_cpu_s
 from testbed.errors import TestbedError
+from testbed.experiment.client import client_environment, vendor_folder
 from testbed.experiment.deploy import GUEST_DIRECTORY
 from testbed.experiment.noise import NoiseWatch
 from testbed.experiment.outcome import Attempt, HostTime, assemble, raw_events
@@ -29,9 +30,9 @@ from testbed.experiment.runner import TrialFiles, TrialOutcome
 from testbed.experiment.subject import Subject
 from testbed.experiment.systems import System, system
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
+from testbed.machine.served_guest import guest_url
 
 GUEST_REPLAY = "/opt/wormhole/bin/wormhole-replay"
-GUEST_HOST_ADDRESS = "10.0.2.2"
 OUTPUT_LIMIT_BYTES = 64 << 20
 SESSIONS_LIMIT_S = 15.0
 TIMEOUT_GRACE_S = 2.0
@@ -159,12 +160,13 @@ class Executor:
             cache_seed=kernel_cache_seed(),
         )
         with host_server(config, files.log_directory / "server") as server:
-            environment = {
+            base = {
                 **_kept_environment(),
                 **subject.bundle.environment(subject.bundle.directory),
-                **chosen.environment(server.url(chosen.transport), server.token if tcp else ""),
-                # The loader wants a slash behind the name of a folder.
-                "OCL_ICD_VENDORS": f"{_vendors(files.log_directory, self._parts)}/",
+            }
+            vendors = vendor_folder(files.log_directory, self._parts.library)
+            environment = {
+                **client_environment(base, chosen, server, vendors),
                 "WORMHOLE_MARK_LIB": str(self._parts.library),
                 "WORMHOLE_STATS": str(files.log_directory / "stub.jsonl"),
             }
@@ -251,11 +253,10 @@ class Executor:
     ) -> Attempt:
         tcp = chosen.transport == "tcp"
         server = guest.server
-        url = f"tcp:{GUEST_HOST_ADDRESS}:{server.tcp_port}" if tcp else "device:/dev/wormhole0"
         folder = guest_folder(subject)
         environment = {
             **subject.bundle.environment(folder),
-            **chosen.environment(url, server.token if tcp else ""),
+            **chosen.environment(guest_url(server, chosen.transport), server.token if tcp else ""),
         }
         before, seen = guest.host_times(), len(server.sessions())
         argv = self._argv(trial, subject, folder, in_guest=True)
@@ -310,14 +311,6 @@ def _difference(before: Sequence[HostTime], after: Sequence[HostTime]) -> list[H
         HostTime(new.what, new.user_s - old.user_s, new.system_s - old.system_s)
         for old, new in zip(before, after, strict=True)
     ]
-
-
-def _vendors(folder: Path, native: NativeParts) -> Path:
-    """A vendor folder that names our library alone, for a client on the host."""
-    vendors = folder / "vendors"
-    vendors.mkdir(exist_ok=True)
-    (vendors / "wormhole.icd").write_text(f"{native.library}\n", encoding="utf-8")
-    return vendors
 
 
 def _kept_environment() -> dict[str, str]:

@@ -17,13 +17,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from testbed.errors import TestbedError
-from testbed.experiment.execute import REGION_BYTES
 from testbed.machine.artifacts import last_lines
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.image import guest_image
 from testbed.machine.native_build import native_build
-from testbed.machine.qemu_argv import Region, VmConfig, check_config
+from testbed.machine.qemu_argv import VmConfig, check_config
 from testbed.machine.qemu_build import qemu_bundle
+from testbed.machine.served_guest import device_region, equip
 from testbed.machine.vm import (
     VmFacts,
     attach,
@@ -123,14 +123,13 @@ def keep(name: str, memory_mib: int, cpus: int, ready_fd: int) -> None:
                 name=name,
                 memory_mib=memory_mib,
                 cpus=cpus,
-                region=Region(REGION_BYTES, server.device_socket),
+                region=device_region(server),
             ),
             image,
         )
         stack.callback(_stop_if_running, name)
         with attach(facts) as vm:
-            vm.guest.load_driver(image.driver)
-            vm.guest.install_icd(build.library)
+            equip(vm, image, build.library)
         file.write_text(json.dumps({"pid": os.getpid()}))
         stack.callback(file.unlink, missing_ok=True)
         os.write(ready_fd, b"ready\n")

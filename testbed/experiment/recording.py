@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 
 from testbed.errors import TestbedError
+from testbed.experiment.client import client_environment, vendor_folder
 from testbed.experiment.events import read_events
-from testbed.experiment.execute import client_environment
 from testbed.experiment.gate import check_trajectory
 from testbed.experiment.prepare import Bundle, conditions, kernel_cache_seed, reference
 from testbed.experiment.program import last_line, run_program
@@ -118,9 +118,7 @@ def record_program(
     or never calls the accelerator's library.
     """
     native = native_build()
-    vendors = logs / "vendors"
-    vendors.mkdir(parents=True, exist_ok=True)
-    (vendors / "wormhole.icd").write_text(f"{native.library}\n", encoding="utf-8")
+    vendors = vendor_folder(logs, native.library)
     config = HostServerConfig(tcp=True, worker=native.worker, cache_seed=kernel_cache_seed())
     with host_server(config, logs / "server") as server:
         end = run_program(

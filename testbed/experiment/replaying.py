@@ -12,20 +12,17 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from testbed.errors import TestbedError
-from testbed.experiment.execute import (
-    GUEST_DEVICE,
-    GUEST_HOST_ADDRESS,
-    REGION_BYTES,
-    cleaned,
-    client_environment,
-)
+from testbed.experiment.client import cleaned, client_environment, vendor_folder
 from testbed.experiment.gate import Verdict, check_replay
 from testbed.experiment.prepare import kernel_cache_seed
 from testbed.experiment.program import last_line, run_program
 from testbed.experiment.recording import Recording, read_recording
 from testbed.experiment.systems import PLACEMENTS, System
+from testbed.machine.guest import LIBRARY_PATH
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import NativeBuild, native_build
+from testbed.machine.qemu_argv import VmConfig
+from testbed.machine.served_guest import GUEST_STATS_PATH, guest_url, served_guest
 
 REPLAY_TIMEOUT_S = 600.0
 GUEST_FOLDER = PurePosixPath("/opt/wormhole/replay")
@@ -121,9 +118,7 @@ def _host_environment(
         yield {**cleaned(os.environ), "POCL_CACHE_DIR": str(kernel_cache_seed())}
         return
     tcp = chosen.transport == "tcp"
-    vendors = logs / "vendors"
-    vendors.mkdir(exist_ok=True)
-    (vendors / "wormhole.icd").write_text(f"{native.library}\n", encoding="utf-8")
+    vendors = vendor_folder(logs, native.library)
     config = HostServerConfig(
         unix=not tcp, tcp=tcp, worker=native.worker, cache_seed=kernel_cache_seed()
     )
@@ -143,44 +138,31 @@ def _in_guest(
     timeout_s: float,
     say: Callable[[str], None],
 ) -> _Run:
-    # Imported here, so that process placement works where no guest ever could.
-    from testbed.machine.guest import LIBRARY_PATH
-    from testbed.machine.image import guest_image
-    from testbed.machine.qemu_argv import Region, VmConfig
-    from testbed.machine.vm import boot
-
     tcp = chosen.transport == "tcp"
-    image = guest_image()
-    config = HostServerConfig(
-        device=True, tcp=tcp, worker=native.worker, cache_seed=kernel_cache_seed()
-    )
-    with host_server(config, logs / "server") as server:
-        url = f"tcp:{GUEST_HOST_ADDRESS}:{server.tcp_port}" if tcp else GUEST_DEVICE
-        token = server.token if tcp else ""
-        vm_config = VmConfig(name="replay", region=Region(REGION_BYTES, server.device_socket))
-        say("booting a guest")
-        with boot(vm_config, logs / "vm", image) as vm:
-            say(f"guest up in {vm.facts.boot_s:.0f} s ({vm.facts.accelerator.upper()})")
-            vm.guest.load_driver(image.driver)
-            vm.guest.install_icd(native.library)
-            calls, client = GUEST_FOLDER / "calls.whrec", GUEST_FOLDER / "wormhole-replay"
-            vm.ssh.put({str(calls): recording.path, str(client): native.replay})
-            stats = "/tmp/wormhole-stats.jsonl"
-            begin_s = time.monotonic()
-            done = vm.guest.run(
-                [str(client), str(calls), "--json"],
-                {
-                    **chosen.environment(url, token),
-                    "WORMHOLE_MARK_LIB": LIBRARY_PATH,
-                    "WORMHOLE_STATS": stats,
-                },
-                cwd="/tmp",
-                timeout_s=timeout_s,
-            )
-            wall_s = time.monotonic() - begin_s
-            if done.reason == "timeout":
-                raise _too_slow(recording, timeout_s)
-            stub = vm.ssh.run(["cat", stats]).stdout.decode("utf-8", errors="replace")
+    config = HostServerConfig(tcp=tcp, worker=native.worker, cache_seed=kernel_cache_seed())
+    say("booting a guest")
+    with served_guest(VmConfig(name="replay"), config, native.library, logs) as served:
+        vm, server = served.vm, served.server
+        say(f"guest up in {vm.facts.boot_s:.0f} s ({vm.facts.accelerator.upper()})")
+        calls, client = GUEST_FOLDER / "calls.whrec", GUEST_FOLDER / "wormhole-replay"
+        vm.ssh.put({str(calls): recording.path, str(client): native.replay})
+        begin_s = time.monotonic()
+        done = vm.guest.run(
+            [str(client), str(calls), "--json"],
+            {
+                **chosen.environment(
+                    guest_url(server, chosen.transport), server.token if tcp else ""
+                ),
+                "WORMHOLE_MARK_LIB": LIBRARY_PATH,
+                "WORMHOLE_STATS": GUEST_STATS_PATH,
+            },
+            cwd="/tmp",
+            timeout_s=timeout_s,
+        )
+        wall_s = time.monotonic() - begin_s
+        if done.reason == "timeout":
+            raise _too_slow(recording, timeout_s)
+        stub = vm.ssh.run(["cat", GUEST_STATS_PATH]).stdout.decode("utf-8", errors="replace")
     errors = [line for line in done.stderr.splitlines() if line.strip()]
     output = "\n".join(json.dumps(event) for event in done.events)
     return _Run(done.status, output, stub, errors[-1] if errors else "", wall_s)

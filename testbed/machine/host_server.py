@@ -130,7 +130,7 @@ class HostServer:
             time.sleep(POLL_S)
 
     def cpu_seconds(self) -> CpuSeconds:
-        """CPU time of the supervisor itself, without its workers.  Raises TestbedError if it ended."""
+        """CPU time of the supervisor itself, without its workers.  TestbedError if it has ended."""
         self.check_alive()
         return cpu_seconds(self.pid)
 

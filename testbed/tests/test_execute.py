@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import TestbedError
-from testbed.experiment.execute import cleaned, execute
+from testbed.experiment.client import cleaned
+from testbed.experiment.execute import execute
 
 
 def test_nothing_of_the_environment_leads_elsewhere() -> None:

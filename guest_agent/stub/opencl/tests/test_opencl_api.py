@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from testbed.experiment.execute import client_environment, execute
+from testbed.experiment.client import client_environment, vendor_folder
+from testbed.experiment.execute import execute
 from testbed.experiment.systems import System
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import native_build
@@ -55,9 +56,7 @@ def _run(
 ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
     """A program's end and the stub's counters."""
     built = native_build(build)
-    vendors = folder / "vendors"
-    vendors.mkdir()
-    (vendors / "wormhole.icd").write_text(f"{built.library}\n", encoding="utf-8")
+    vendors = vendor_folder(folder, built.library)
     stats = folder / "stats.jsonl"
     tcp = chosen.transport == "tcp"
     # The sanitizers need /proc and more memory than the jail leaves.
@@ -140,9 +139,7 @@ def test_clinfo_shows_the_real_device(chosen: System, tmp_path: Path) -> None:
 
 
 def test_no_platform_without_a_server(client: Path, tmp_path: Path) -> None:
-    vendors = tmp_path / "vendors"
-    vendors.mkdir()
-    (vendors / "wormhole.icd").write_text(f"{native_build().library}\n", encoding="utf-8")
+    vendors = vendor_folder(tmp_path, native_build().library)
     environment = {
         "PATH": os.environ["PATH"],
         "OCL_ICD_VENDORS": f"{vendors}/",

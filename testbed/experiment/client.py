@@ -1,0 +1,42 @@
+"""What leads a client on the host to an accelerator library: ours with a server behind it, or none.
+
+An OpenCL client asks the loader, which takes the libraries that a vendor folder names; ours then
+reads from its environment where the server is and how the switches stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from testbed.experiment.systems import System
+from testbed.machine.host_server import HostServer
+
+# Each of these would lead the OpenCL loader or the stub somewhere else.
+FORBIDDEN_PREFIXES = ("WORMHOLE_", "OCL_ICD_", "OPENCL_VENDOR_PATH")
+
+
+def cleaned(base: Mapping[str, str]) -> dict[str, str]:
+    """An environment without anything that chooses an accelerator library."""
+    return {name: value for name, value in base.items() if not name.startswith(FORBIDDEN_PREFIXES)}
+
+
+def client_environment(
+    base: Mapping[str, str], chosen: System, server: HostServer, vendors: Path
+) -> dict[str, str]:
+    """A host program's environment that makes it find our library and this server."""
+    token = server.token if chosen.transport == "tcp" else ""
+    return {
+        **cleaned(base),
+        **chosen.environment(server.url(chosen.transport), token),
+        # The loader takes a name without the slash for a single file.
+        "OCL_ICD_VENDORS": f"{vendors}/",
+    }
+
+
+def vendor_folder(parent: Path, library: Path) -> Path:
+    """A vendor folder in `parent` that names our library alone."""
+    vendors = parent / "vendors"
+    vendors.mkdir(parents=True, exist_ok=True)
+    (vendors / "wormhole.icd").write_text(f"{library}\n", encoding="utf-8")
+    return vendors

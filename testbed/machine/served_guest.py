@@ -1,0 +1,76 @@
+"""A guest with an accelerator: host server, VM with the wormhole device, driver and stub library.
+
+Whatever runs in a guest - trials, replays, the bench, programs by hand - gets its guest here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from testbed.machine.host_server import HostServer, HostServerConfig, host_server
+from testbed.machine.image import GuestImage, guest_image
+from testbed.machine.qemu_argv import DEVICE_ID, HOST_ADDRESS, Qemu, Region, VmConfig
+from testbed.machine.vm import Vm, boot
+
+REGION_BYTES = 1 << 30
+DEVICE_URL = "device:/dev/wormhole0"
+GUEST_STATS_PATH = "/tmp/wormhole-stats.jsonl"  # of a client in a guest; copied out afterwards
+
+#: What the device counts (documented with the device, in qemu_patches).
+DEVICE_COUNTERS = ("control-notifications", "wakes", "wakes-dropped", "event-completions")
+
+
+@dataclass(frozen=True)
+class ServedGuest:
+    """A running VM and the host server behind its device."""
+
+    vm: Vm
+    server: HostServer
+
+    def device_counts(self) -> dict[str, int]:
+        """What the device has counted so far, by the names of `DEVICE_COUNTERS`."""
+        return {name: int(self.vm.qmp.get(DEVICE_ID, name)) for name in DEVICE_COUNTERS}
+
+
+@contextmanager
+def served_guest(
+    config: VmConfig,
+    server_config: HostServerConfig,
+    library: Path,
+    run_dir: Path,
+    image: GuestImage | None = None,
+    qemu: Qemu | None = None,
+    timeout_s: float | None = None,
+    ioeventfd: bool = True,
+) -> Iterator[ServedGuest]:
+    """Start a host server and a VM that uses it, with driver and `library` in place; end both.
+
+    The VM gets the device in addition to what `config` says, the server a socket for it.  The VM's
+    files lie in `run_dir`, the server's in a folder `server` there.  Else as `boot`.
+    """
+    image = image if image is not None else guest_image()
+    server_config = replace(server_config, device=True)
+    with host_server(server_config, run_dir / "server") as server:
+        config = replace(config, region=device_region(server, ioeventfd))
+        with boot(config, run_dir, image, qemu, timeout_s) as vm:
+            equip(vm, image, library)
+            yield ServedGuest(vm, server)
+
+
+def device_region(server: HostServer, ioeventfd: bool = True) -> Region:
+    """The wormhole device in front of a host server."""
+    return Region(REGION_BYTES, server.device_socket, ioeventfd=ioeventfd)
+
+
+def equip(vm: Vm, image: GuestImage, library: Path) -> None:
+    """Load the driver and make `library` the guest's only OpenCL driver."""
+    vm.guest.load_driver(image.driver)
+    vm.guest.install_icd(library)
+
+
+def guest_url(server: HostServer, transport: str) -> str:
+    """WORMHOLE_SERVER for a client in the server's guest, by the transport's name (shm or tcp)."""
+    return f"tcp:{HOST_ADDRESS}:{server.tcp_port}" if transport == "tcp" else DEVICE_URL
