@@ -16,6 +16,7 @@ from testbed.guard import guarded
 SYSTEM_HELP = "system: native, wormhole, wormhole-sync, wormhole-notify, tcp-sync"
 PLACEMENT_HELP = "placement: process (host processes) or guest (a QEMU guest)"
 JSON_HELP = "print JSON instead of a table"
+DEFAULT_SPIN = -1  # the system's own bound
 
 
 @task(help={"json": JSON_HELP})
@@ -115,7 +116,7 @@ def execute(
     _: Context,
     system: str = "wormhole",
     placement: str = "process",
-    spin_us: int = -1,
+    spin_us: int = DEFAULT_SPIN,
     stats: str = "",
     timeout_s: int = 3600,
 ) -> None:
@@ -128,7 +129,7 @@ def execute(
             command_after_dashes(),
             system,
             placement,
-            spin_us=None if spin_us < 0 else spin_us,
+            spin_us=None if spin_us == DEFAULT_SPIN else spin_us,
             stats=Path(stats) if stats else None,
             timeout_s=timeout_s,
         )
@@ -178,12 +179,12 @@ def replay(
 )
 @guarded
 def bench_call(
-    _: Context, placement: str = "process", json: bool = False, spin_us: int = -1
+    _: Context, placement: str = "process", json: bool = False, spin_us: int = DEFAULT_SPIN
 ) -> None:
     """Call latency of every transport beside the machine's own floor, with notifications."""
     from testbed.experiment.byhand import bench_call as run_bench
 
-    run_bench(placement, json, None if spin_us < 0 else spin_us)
+    run_bench(placement, json, None if spin_us == DEFAULT_SPIN else spin_us)
 
 
 @task(help={"name": "name of the VM", "memory-mib": "memory in MiB", "cores": "virtual processors"})
