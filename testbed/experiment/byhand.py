@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.errors import TestbedError
+from testbed.experiment.bench import bench_call as measure_calls
+from testbed.experiment.bench import table
 from testbed.experiment.prepare import prepare
 from testbed.experiment.recording import Recording, record_bundle, record_command
 from testbed.experiment.replaying import replay_recording
 from testbed.experiment.systems import system
 from testbed.experiment.workload import find_workload
-from testbed.machine.bench import bench_call as measure_calls
-from testbed.machine.bench import table
 from testbed.progress import say
 
 
@@ -78,7 +78,7 @@ def replay(path: Path, system_name: str, placement: str, as_json: bool) -> None:
 
 
 def bench_call(placement: str, as_json: bool, spin_us: int | None) -> None:
-    """Measure calls with the null backend and print the figures; see testbed/machine/bench.py."""
+    """Measure calls with the null backend and print the figures; see bench.py."""
     figures = measure_calls(placement, spin_us, say)
     print(json.dumps(figures, indent=2) if as_json else table(figures))
 

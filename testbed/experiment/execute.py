@@ -18,7 +18,7 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.experiment.client import cleaned, client_environment, vendor_folder
-from testbed.experiment.systems import PLACEMENTS, System, system
+from testbed.experiment.systems import System, check_placement, system
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
 from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
@@ -48,17 +48,11 @@ def execute(
         raise TestbedError(
             "no program given", "put it behind two dashes: ./inv exec --system wormhole -- clinfo"
         )
-    if placement not in PLACEMENTS:
-        raise TestbedError(f"unknown placement {placement!r}", f"known: {', '.join(PLACEMENTS)}")
     overrides = [] if spin_us is None else [("spin_us", spin_us)]
     chosen = system(system_name, overrides)
+    check_placement(placement, chosen)
     if placement == "process":
         return _in_process(argv, chosen, stats, timeout_s, backend)
-    if chosen.is_native:
-        raise TestbedError(
-            "native runs on the host, a guest has no accelerator of its own",
-            "use --placement process",
-        )
     return _in_guest(argv, chosen, stats, timeout_s, backend)
 
 

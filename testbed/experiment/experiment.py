@@ -37,10 +37,9 @@ from typing import Any
 
 from testbed import yamlfile
 from testbed.errors import TestbedError
-from testbed.experiment.systems import PRESETS, SPIN_US_MAX
+from testbed.experiment.systems import PLACEMENTS, PRESETS, SPIN_US_MAX
 
 FORMS = ("application", "replay")
-PLACEMENTS = ("process", "guest")
 RESTARTS = ("round", "trial", "part")
 
 ROUNDS_LIMIT = 1000

@@ -17,7 +17,7 @@ from testbed.experiment.gate import Verdict, check_replay
 from testbed.experiment.prepare import kernel_cache_seed
 from testbed.experiment.program import last_line, run_program
 from testbed.experiment.recording import Recording, read_recording
-from testbed.experiment.systems import PLACEMENTS, System
+from testbed.experiment.systems import System, check_placement
 from testbed.machine.guest import LIBRARY_PATH
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import NativeBuild, native_build
@@ -62,13 +62,7 @@ def replay_recording(
 
     Raises TestbedError if the replay could not be carried out; outputs that differ are a verdict.
     """
-    if placement not in PLACEMENTS:
-        raise TestbedError(f"unknown placement {placement!r}", f"one of: {', '.join(PLACEMENTS)}")
-    if placement == "guest" and chosen.is_native:
-        raise TestbedError(
-            "native has no guest placement: the guest has no accelerator of its own",
-            "replay with --placement process, or under another system",
-        )
+    check_placement(placement, chosen)
     recording = read_recording(path)
     native = native_build()
     logs.mkdir(parents=True, exist_ok=True)

@@ -106,6 +106,17 @@ def system(
     return dataclasses.replace(changed, name=name or preset)
 
 
+def check_placement(placement: str, chosen: System | None = None) -> None:
+    """Raises TestbedError if there is no such placement, or if the system cannot run in it."""
+    if placement not in PLACEMENTS:
+        raise TestbedError(f"unknown placement {placement!r}", f"known: {', '.join(PLACEMENTS)}")
+    if placement == "guest" and chosen is not None and chosen.is_native:
+        raise TestbedError(
+            "native runs on the host, a guest has no accelerator of its own",
+            "use --placement process, or another system",
+        )
+
+
 def _check(switch: str, value: SwitchValue) -> None:
     choices: dict[str, tuple[SwitchValue, ...]] = {
         "transport": TRANSPORTS,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from testbed.errors import TestbedError
-from testbed.machine import bench
+from testbed.experiment import bench
 
 
 def made_up(shift: float) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_figures_are_medians_over_all_blocks() -> None:
 
 
 def test_unknown_placement_is_refused() -> None:
-    with pytest.raises(TestbedError, match="no placement 'moon'"):
+    with pytest.raises(TestbedError, match="unknown placement 'moon'"):
         bench.bench_call("moon")
 
 

@@ -18,44 +18,34 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import TestbedError
-from testbed.machine.host_server import HostServer, HostServerConfig, host_server
+from testbed.experiment.systems import (
+    DEFAULT_SPIN_US,
+    TRANSPORTS,
+    System,
+    check_placement,
+    system,
+)
+from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import native_build
+from testbed.machine.qemu_argv import VmConfig
+from testbed.machine.served_guest import guest_url, served_guest
 
 ROUNDS = 3
 BLOCKS = 5
 RUN_LIMIT_S = 300.0
-SPIN_US_DEFAULT = 50
-REGION_BYTES = 256 << 20
 GUEST_BENCH = "/tmp/wormhole-bench"
-GUEST_HOST_ADDRESS = "10.0.2.2"
-DEVICE = "device:/dev/wormhole0"
-DEVICE_COUNTERS = ("control-notifications", "wakes")
 
 Say = Callable[[str], None]
 Environment = Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One system of the bench: switches as the stub reads them, calls in a block."""
-
-    name: str
-    transport: str
-    switches: tuple[tuple[str, str], ...]
-    calls: int
-
-
-VARIANTS = (
-    Variant("wormhole", "shm", (), 20000),
-    Variant("wormhole-sync", "shm", (("WORMHOLE_ONEWAY", "0"),), 20000),
-    Variant(
-        "wormhole-notify",
-        "shm",
-        (("WORMHOLE_ONEWAY", "0"), ("WORMHOLE_NOTIFICATIONS", "always")),
-        2000,
-    ),
-    Variant("tcp-sync", "tcp", (("WORMHOLE_ONEWAY", "0"), ("WORMHOLE_LOCAL", "0")), 1000),
-)
+#: The systems that take turns, and the calls in a block of each: slow ones make fewer.
+CALLS: Mapping[str, int] = {
+    "wormhole": 20000,
+    "wormhole-sync": 20000,
+    "wormhole-notify": 2000,
+    "tcp-sync": 1000,
+}
 
 
 @dataclass(frozen=True)
@@ -77,22 +67,22 @@ def bench_call(
     In a guest a second, instrumented boot compares the device's counters with the senders'.
     Raises TestbedError if a part cannot be built or started.
     """
-    if placement not in ("process", "guest"):
-        raise TestbedError(f"no placement {placement!r}", "choose process or guest")
-    spin = SPIN_US_DEFAULT if spin_us is None else spin_us
+    check_placement(placement)
+    spin = DEFAULT_SPIN_US if spin_us is None else spin_us
+    systems = [system(name, [("spin_us", spin)]) for name in CALLS]
     with tempfile.TemporaryDirectory(prefix="wormhole-bench-") as directory:
         place = _process_place if placement == "process" else _guest_place
         with place(Path(directory) / "timed") as where:
-            runs = _rounds(where, spin, say)
+            runs = _rounds(where, systems, say)
             facts = dict(where.facts)
         figures = summarise(runs)
         if placement == "guest":
             say("counting notifications with the device's own counters (an instrumented boot)")
             with _guest_place(Path(directory) / "instrumented", ioeventfd=False) as where:
                 figures["device"] = {
-                    variant.name: _device_counts(where, variant, spin)
-                    for variant in VARIANTS
-                    if variant.transport == "shm"
+                    chosen.name: _device_counts(where, chosen)
+                    for chosen in systems
+                    if chosen.transport == "shm"
                 }
     return {"placement": placement, "spin_us": spin, **facts, **figures}
 
@@ -167,47 +157,43 @@ def _quartiles(values: Sequence[float]) -> list[float]:
     return [first, third]
 
 
-def _rounds(where: Place, spin_us: int, say: Say) -> dict[str, list[dict[str, Any]]]:
-    runs: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in VARIANTS}
+def _rounds(where: Place, systems: Sequence[System], say: Say) -> dict[str, list[dict[str, Any]]]:
+    runs: dict[str, list[dict[str, Any]]] = {chosen.name: [] for chosen in systems}
     for number in range(ROUNDS):
         # Every other round in reverse, so that a drift does not favour the first.
-        order = VARIANTS if number % 2 == 0 else VARIANTS[::-1]
-        for variant in order:
-            say(f"round {number + 1} of {ROUNDS}: {variant.name}")
-            runs[variant.name].append(_run(where, variant, spin_us, BLOCKS))
+        order = systems if number % 2 == 0 else systems[::-1]
+        for chosen in order:
+            say(f"round {number + 1} of {ROUNDS}: {chosen.name}")
+            runs[chosen.name].append(_run(where, chosen, BLOCKS))
     return runs
 
 
-def _run(where: Place, variant: Variant, spin_us: int, blocks: int) -> dict[str, Any]:
-    environment = {
-        "WORMHOLE_SERVER": where.urls[variant.transport],
-        "WORMHOLE_TOKEN": where.token,
-        "WORMHOLE_SPIN_US": str(spin_us),
-        **dict(variant.switches),
-    }
-    output = where.run(["--calls", str(variant.calls), "--blocks", str(blocks)], environment)
+def _run(where: Place, chosen: System, blocks: int) -> dict[str, Any]:
+    token = where.token if chosen.transport == "tcp" else ""
+    environment = chosen.environment(where.urls[chosen.transport], token)
+    arguments = ["--calls", str(CALLS[chosen.name]), "--blocks", str(blocks)]
+    output = where.run(arguments, environment)
     try:
         result: dict[str, Any] = json.loads(output)
     except ValueError as error:
         raise TestbedError(
-            f"the bench printed no result under {variant.name}: {output!r}"
+            f"the bench printed no result under {chosen.name}: {output!r}"
         ) from error
     return result
 
 
-def _device_counts(where: Place, variant: Variant, spin_us: int) -> dict[str, float]:
+def _device_counts(where: Place, chosen: System) -> dict[str, float]:
     before = where.counts()
-    result = _run(where, variant, spin_us, blocks=1)
+    result = _run(where, chosen, blocks=1)
     after = where.counts()
+    counted = {name.replace("-", "_"): after[name] - before[name] for name in after}
     messages = max(1, int(result["messages"]))
     return {
         "messages": messages,
         "senders_notifications": int(result["notifications"]),
-        **{name.replace("-", "_"): after[name] - before[name] for name in DEVICE_COUNTERS},
-        "notifications_per_message": (after[DEVICE_COUNTERS[0]] - before[DEVICE_COUNTERS[0]])
-        / messages,
-        "wakes_per_round_trip": (after["wakes"] - before["wakes"])
-        / max(1, int(result["round_trips"])),
+        **counted,
+        "notifications_per_message": counted["control_notifications"] / messages,
+        "wakes_per_round_trip": counted["wakes"] / max(1, int(result["round_trips"])),
     }
 
 
@@ -231,43 +217,31 @@ def _process_place(run_dir: Path) -> Iterator[Place]:
 
     config = HostServerConfig(backend="null", unix=True, tcp=True, worker=build.worker)
     with host_server(config, run_dir) as server:
-        urls = {"shm": server.unix_url, "tcp": server.tcp_url}
+        urls = {transport: server.url(transport) for transport in TRANSPORTS}
         yield Place(run, urls, server.token, lambda: {}, {"network": "loopback"})
 
 
 @contextmanager
 def _guest_place(run_dir: Path, ioeventfd: bool = True) -> Iterator[Place]:
-    # The machine's large parts are needed for a guest only.
-    from testbed.machine.image import guest_image
-    from testbed.machine.qemu_argv import DEVICE_ID, Region, VmConfig
-    from testbed.machine.vm import boot
-
     build = native_build()
-    image = guest_image()
-    config = HostServerConfig(backend="null", device=True, tcp=True, worker=build.worker)
-    with host_server(config, run_dir / "server") as server:
-        region = Region(REGION_BYTES, server.device_socket, ioeventfd=ioeventfd)
-        with boot(VmConfig(name="bench", region=region), run_dir / "vm", image) as vm:
-            vm.guest.load_driver(image.driver)
-            vm.ssh.put({GUEST_BENCH: build.bench})
+    config = HostServerConfig(backend="null", tcp=True, worker=build.worker)
+    with served_guest(
+        VmConfig(name="bench"), config, build.library, run_dir, ioeventfd=ioeventfd
+    ) as served:
+        vm, server = served.vm, served.server
+        vm.ssh.put({GUEST_BENCH: build.bench})
 
-            def run(arguments: Sequence[str], environment: Environment) -> str:
-                argv = [GUEST_BENCH, *arguments]
-                done = vm.guest.run(argv, environment, cwd="/tmp", timeout_s=RUN_LIMIT_S)
-                if done.reason == "timeout":
-                    raise TestbedError(f"the bench took more than {RUN_LIMIT_S:.0f} s in the guest")
-                events = "\n".join(json.dumps(event) for event in done.events)
-                return _checked(done.status, done.stdout or events, done.stderr)
+        def run(arguments: Sequence[str], environment: Environment) -> str:
+            argv = [GUEST_BENCH, *arguments]
+            done = vm.guest.run(argv, environment, cwd="/tmp", timeout_s=RUN_LIMIT_S)
+            if done.reason == "timeout":
+                raise TestbedError(f"the bench took more than {RUN_LIMIT_S:.0f} s in the guest")
+            events = "\n".join(json.dumps(event) for event in done.events)
+            return _checked(done.status, done.stdout or events, done.stderr)
 
-            def counts() -> dict[str, int]:
-                return {name: int(vm.qmp.get(DEVICE_ID, name)) for name in DEVICE_COUNTERS}
-
-            facts = {"network": "user", "accelerator": vm.facts.accelerator}
-            yield Place(run, _guest_urls(server), server.token, counts, facts)
-
-
-def _guest_urls(server: HostServer) -> dict[str, str]:
-    return {"shm": DEVICE, "tcp": f"tcp:{GUEST_HOST_ADDRESS}:{server.tcp_port}"}
+        urls = {transport: guest_url(server, transport) for transport in TRANSPORTS}
+        facts = {"network": "user", "accelerator": vm.facts.accelerator}
+        yield Place(run, urls, server.token, served.device_counts, facts)
 
 
 def _checked(status: int, output: str, errors: str) -> str:
