@@ -6,7 +6,6 @@ copied into it before the trial begins.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.experiment.deploy import DEPLOY_TIMEOUT_S, deploy
+from testbed.experiment.events import json_objects
 from testbed.experiment.executor import GUEST_REPLAY, NativeParts, guest_folder
 from testbed.experiment.outcome import Attempt, HostTime
 from testbed.experiment.prepare import kernel_cache_seed
@@ -127,7 +127,6 @@ class BootedGuest:
         )
         (logs / "stdout.log").write_text(done.stdout, encoding="utf-8")
         (logs / "stderr.log").write_text(done.stderr, encoding="utf-8")
-        errors = [line for line in done.stderr.splitlines() if line.strip()]
         return Attempt(
             status=done.status,
             timed_out=done.reason == "timeout",
@@ -139,7 +138,7 @@ class BootedGuest:
             events=done.events,
             lines=lines,
             stub=self._stub_lines(),
-            complaint=errors[-1] if errors else "",
+            complaint=done.complaint,
             facts={
                 "boot_s": round(self.boot_s, 2),
                 "instrumented": self._parts.instrumented,
@@ -169,5 +168,4 @@ class BootedGuest:
         read = self._vm.ssh.run(["cat", GUEST_STATS_PATH], timeout_s=30.0)
         if read.status != 0:
             return []
-        text = read.stdout.decode("utf-8", errors="replace")
-        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        return json_objects(read.stdout.decode("utf-8", errors="replace"))

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from testbed.experiment.prepare import Bundle
 from testbed.machine.artifacts import artifact
-from testbed.machine.ssh import Ssh
+from testbed.machine.ssh import Ssh, root_owned
 
 DEPLOY_TIMEOUT_S = 120.0
 COMPRESSION_LEVEL = 3
@@ -48,15 +48,7 @@ def archive(bundle: Bundle) -> Path:
             directory / "bundle.tar.gz", "w:gz", compresslevel=COMPRESSION_LEVEL
         ) as tar:
             for path in sorted(bundle.directory.iterdir()):
-                tar.add(path, arcname=path.name, filter=_plain)
+                tar.add(path, arcname=path.name, filter=root_owned)
 
     inputs: dict[str, str | bytes | Path] = {"bundle": bundle.key, "maker": Path(__file__)}
     return artifact(f"archive-{bundle.workload.name}", inputs, build) / "bundle.tar.gz"
-
-
-def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Owned by root, readable by all, changed by none."""
-    member.uid = member.gid = 0
-    member.uname = member.gname = "root"
-    member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
-    return member

@@ -13,17 +13,20 @@ the program's own business.  Programs that print no event lines are read with a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from testbed.errors import TestbedError
 
 LINE_LIMIT = 1 << 16
+OUTPUT_LIMIT_BYTES = 64 << 20
 STEPS_LIMIT = 1_000_000
 
 
@@ -50,6 +53,25 @@ class Trajectory:
         times = [step.t_ns for step in self.steps]
         first = max(warmup_steps, 1)
         return [times[index] - times[index - 1] for index in range(first, len(times))]
+
+
+def json_objects(text: str) -> list[dict[str, Any]]:
+    """The JSON objects among the lines of a program's output; the rest is its own business."""
+    found: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError, RecursionError):
+                value = json.loads(line)
+                if isinstance(value, dict):
+                    found.append(value)
+    return found
+
+
+def read_json_objects(path: Path) -> list[dict[str, Any]]:
+    """`json_objects` of a file's first `OUTPUT_LIMIT_BYTES`; none if there is no file."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as source:
+        return json_objects(source.read(OUTPUT_LIMIT_BYTES).decode("utf-8", errors="replace"))
+    return []
 
 
 def read_events(lines: Iterable[str]) -> Trajectory:

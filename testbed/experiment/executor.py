@@ -7,8 +7,6 @@ each trial still has its own client process and with it its own worker.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import sys
 import time
@@ -21,6 +19,7 @@ from testbed.analysis.measure import own_cpu_s
 from testbed.errors import TestbedError
 from testbed.experiment.client import client_environment, vendor_folder
 from testbed.experiment.deploy import GUEST_DIRECTORY
+from testbed.experiment.events import read_json_objects
 from testbed.experiment.noise import NoiseWatch
 from testbed.experiment.outcome import Attempt, HostTime, assemble, raw_events
 from testbed.experiment.plan import Trial
@@ -33,7 +32,6 @@ from testbed.machine.host_server import HostServer, HostServerConfig, host_serve
 from testbed.machine.served_guest import guest_url
 
 GUEST_REPLAY = "/opt/wormhole/bin/wormhole-replay"
-OUTPUT_LIMIT_BYTES = 64 << 20
 SESSIONS_LIMIT_S = 15.0
 TIMEOUT_GRACE_S = 2.0
 
@@ -177,7 +175,7 @@ class Executor:
         # The server is gone, and its secret need not stay among the results.
         (files.log_directory / "server" / "token").unlink(missing_ok=True)
         host = [HostTime("supervisor", times.user_s, times.system_s)]
-        stub = json_lines(files.log_directory / "stub.jsonl")
+        stub = read_json_objects(files.log_directory / "stub.jsonl")
         return _completed(attempt, stub, sessions, host)
 
     def _on_host(
@@ -208,7 +206,7 @@ class Executor:
             max_rss_kib=end.max_rss_kib,
             wall_s=end.wall_s,
             where="host",
-            events=json_lines(stdout),
+            events=read_json_objects(stdout),
             lines=end.lines,
             complaint=last_line(stderr),
             facts={**facts, "argv": argv},
@@ -316,16 +314,3 @@ def _difference(before: Sequence[HostTime], after: Sequence[HostTime]) -> list[H
 def _kept_environment() -> dict[str, str]:
     """The variables of our own environment that a trial on the host may see."""
     return {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-
-
-def json_lines(path: Path) -> list[Event]:
-    """The JSON objects among the lines of a program's output; the rest is its own business."""
-    found: list[Event] = []
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as source:
-        for line in source.read(OUTPUT_LIMIT_BYTES).decode("utf-8", errors="replace").splitlines():
-            if line.startswith("{"):
-                with contextlib.suppress(ValueError):
-                    value = json.loads(line)
-                    if isinstance(value, dict):
-                        found.append(value)
-    return found

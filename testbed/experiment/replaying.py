@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.experiment.client import cleaned, client_environment, vendor_folder
+from testbed.experiment.events import json_objects, read_json_objects
 from testbed.experiment.gate import Verdict, check_replay
 from testbed.experiment.prepare import kernel_cache_seed
 from testbed.experiment.program import last_line, run_program
@@ -44,8 +44,8 @@ class Replayed:
 @dataclass(frozen=True)
 class _Run:
     status: int
-    output: str
-    stub: str
+    events: Sequence[Event]
+    stub: Sequence[Event]
     complaint: str
     wall_s: float
 
@@ -70,8 +70,7 @@ def replay_recording(
         run = _in_guest(recording, chosen, native, logs, timeout_s, say)
     else:
         run = _on_host(recording, chosen, native, logs, timeout_s)
-    events = _json_lines(run.output)
-    result = next((event for event in events if event.get("event") == "result"), None)
+    result = next((event for event in run.events if event.get("event") == "result"), None)
     if result is None:
         raise TestbedError(
             f"the replay of {path} ended with status {run.status}: "
@@ -81,7 +80,7 @@ def replay_recording(
     verdict = check_replay(result, recording.calls)
     if verdict.passed and run.status != 0:
         verdict = Verdict(False, verdict.compared, f"the replay ended with status {run.status}")
-    return Replayed(recording, verdict, events, _json_lines(run.stub), run.wall_s)
+    return Replayed(recording, verdict, run.events, run.stub, run.wall_s)
 
 
 def _on_host(
@@ -96,8 +95,8 @@ def _on_host(
         raise _too_slow(recording, timeout_s)
     return _Run(
         end.status,
-        stdout.read_text(encoding="utf-8", errors="replace"),
-        stats.read_text(encoding="utf-8") if stats.exists() else "",
+        read_json_objects(stdout),
+        read_json_objects(stats),
         last_line(stderr),
         end.wall_s,
     )
@@ -157,19 +156,7 @@ def _in_guest(
         if done.reason == "timeout":
             raise _too_slow(recording, timeout_s)
         stub = vm.ssh.run(["cat", GUEST_STATS_PATH]).stdout.decode("utf-8", errors="replace")
-    errors = [line for line in done.stderr.splitlines() if line.strip()]
-    output = "\n".join(json.dumps(event) for event in done.events)
-    return _Run(done.status, output, stub, errors[-1] if errors else "", wall_s)
-
-
-def _json_lines(text: str) -> list[Event]:
-    """The JSON objects among the lines."""
-    found: list[Event] = []
-    for line in text.splitlines():
-        if line.startswith("{"):
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-    return found
+    return _Run(done.status, done.events, json_objects(stub), done.complaint, wall_s)
 
 
 def _too_slow(recording: Recording, timeout_s: float) -> TestbedError:

@@ -41,6 +41,12 @@ class GuestRun:
     max_rss_kib: int
     wall_s: float
 
+    @property
+    def complaint(self) -> str:
+        """The last non-empty line of its standard error, or an empty text."""
+        lines = (line.strip() for line in reversed(self.stderr.splitlines()))
+        return next(filter(None, lines), "")
+
 
 @dataclass
 class _Collector:

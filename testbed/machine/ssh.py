@@ -272,14 +272,17 @@ def _collect(
             arrived.wait(timeout=min(left_s, CHANNEL_POLL_S))
 
 
+def root_owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """A member of an archive as it shall lie in a guest: root's, readable by all."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+    return member
+
+
 def _add(tar: tarfile.TarFile, name: str, source: Path | bytes) -> None:
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        if "__pycache__" in member.name:
-            return None
-        member.uid = member.gid = 0
-        member.uname = member.gname = "root"
-        member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
-        return member
+        return None if "__pycache__" in member.name else root_owned(member)
 
     if isinstance(source, bytes):
         member = tarfile.TarInfo(name)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from testbed.analysis.measure import own_cpu_s
-from testbed.experiment.events import read_events
-from testbed.experiment.executor import json_lines
+from testbed.experiment.events import read_events, read_json_objects
 from testbed.experiment.outcome import Attempt, Expectation, HostTime, assemble
 from testbed.experiment.plan import Trial, make_plan
 from testbed.experiment.workload import Command, find_workload
@@ -146,5 +145,5 @@ def test_processor_time_of_a_guest_is_counted_once() -> None:
 def test_only_json_objects_of_an_output_are_events(tmp_path: Path) -> None:
     output = tmp_path / "out"
     output.write_bytes(b'{"event":"start"}\nhello\n{broken\n[1]\n{"event":"end"}')
-    assert json_lines(output) == [{"event": "start"}, {"event": "end"}]
-    assert json_lines(tmp_path / "none") == []
+    assert read_json_objects(output) == [{"event": "start"}, {"event": "end"}]
+    assert read_json_objects(tmp_path / "none") == []

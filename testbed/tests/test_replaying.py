@@ -71,7 +71,7 @@ def test_a_damaged_recording_is_refused_before_anything_runs(
 
 
 def test_native_in_a_guest_is_refused(recorded: Recording, tmp_path: Path) -> None:
-    with pytest.raises(TestbedError, match="no guest placement"):
+    with pytest.raises(TestbedError, match="native runs on the host"):
         replay_recording(recorded.path, system("native"), "guest", tmp_path)
 
 
