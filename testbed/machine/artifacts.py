@@ -36,13 +36,25 @@ Inputs = Mapping[str, str | bytes | Path]
 
 
 def cache_dir() -> Path:
-    """The cache directory: $WORMHOLE_CACHE, else the XDG cache directory's `wormhole-testbed`."""
+    """The cache directory: $WORMHOLE_CACHE, else the XDG cache directory's `wormhole-testbed`.
+
+    Raises TestbedError for a path in which QEMU and kernel modules cannot be built: better at once
+    than after what comes before them.
+    """
     own = os.environ.get("WORMHOLE_CACHE")
-    if own:
-        return Path(own).expanduser().absolute()
     xdg = os.environ.get("XDG_CACHE_HOME")
-    base = Path(xdg) if xdg else Path.home() / ".cache"
-    return base.absolute() / "wormhole-testbed"
+    if own:
+        path = Path(own).expanduser().absolute()
+    else:
+        base = Path(xdg) if xdg else Path.home() / ".cache"
+        path = base.absolute() / "wormhole-testbed"
+    if any(letter.isspace() or letter == ":" for letter in str(path)):
+        raise TestbedError(
+            f"the cache directory {str(path)!r} has a space or colon in its path, "
+            "where QEMU and kernel modules cannot be built",
+            "set WORMHOLE_CACHE to a path without",
+        )
+    return path
 
 
 def artifact_key(inputs: Inputs) -> str:

@@ -179,3 +179,12 @@ def _runs(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("name", ["my cache", "c:ache"])
+def test_cache_where_nothing_can_be_built_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORMHOLE_CACHE", str(tmp_path / name))
+    with pytest.raises(TestbedError, match="WORMHOLE_CACHE"):
+        artifacts.cache_dir()
