@@ -7,6 +7,7 @@ nor a guest image; those are built only when the first guest is needed.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,8 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
         except BaseException:
             _mark(run, manifest, "stopped")
             if request.resume is None:
-                say(f"stopped; go on with: ./inv run {experiment.name} --resume {run.path}")
+                resume = shlex.quote(str(run.path))
+                say(f"stopped; go on with: ./inv run {experiment.name} --resume {resume}")
             raise
         _mark(run, manifest, "finished")
     return Conducted(run.path, report, summary)
@@ -171,10 +173,11 @@ def _guest_factory(
     from testbed.machine.probe import accelerator, kvm_works
     from testbed.machine.qemu_build import qemu_bundle
 
-    say("QEMU with the wormhole device: from the cache, or built (about 3 min)")
-    qemu = qemu_bundle(say)
+    # The image first: where it cannot be made (no root), the longer build is not waited for.
     say("guest image: from the cache, or built (about 1 min)")
     image = guest_image()
+    say("QEMU with the wormhole device: from the cache, or built (about 3 min)")
+    qemu = qemu_bundle(say)
     kind = accelerator(qemu, image)
     manifest["accelerator"] = {"kind": kind, "reason": kvm_works(qemu, image).reason}
     manifest["artifacts"] |= {
