@@ -13,7 +13,6 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
-from types import TracebackType
 
 NAME_PREFIX = "wormhole-state-"
 KILL_ROUNDS_MAX = 20
@@ -35,12 +34,7 @@ class StateDir:
         self._start_janitor()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let the janitor do its work, which is little after an orderly end, and wait for it."""
         os.close(self._lifeline_fd)
         with contextlib.suppress(ChildProcessError):

@@ -8,7 +8,6 @@ import select
 import socket
 import time
 from pathlib import Path
-from types import TracebackType
 
 from host_server.layout import Mapping, RegionLayout, region_layout
 from testbed.protocol.wire import constant, enum, hash_of_specs, view
@@ -40,12 +39,7 @@ class FakeDevice:
         self.connect()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.socket.close()
         self.map.close()
         for fd in (self.memory_fd, self.wake_fd, self.notify_fd):

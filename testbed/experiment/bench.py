@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import TestbedError
+from testbed.experiment.client import guest_variables, host_variables
 from testbed.experiment.systems import (
     DEFAULT_SPIN_US,
-    TRANSPORTS,
     System,
     check_placement,
     system,
@@ -28,7 +28,7 @@ from testbed.experiment.systems import (
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
-from testbed.machine.served_guest import guest_url, served_guest
+from testbed.machine.served_guest import served_guest
 
 ROUNDS = 3
 BLOCKS = 5
@@ -50,11 +50,13 @@ CALLS: Mapping[str, int] = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where the bench program runs: `run(arguments, environment)` gives its standard output."""
+    """Where the bench program runs: `run(arguments, environment)` gives its standard output.
+
+    `reach` gives the variables by which it finds the server under a system.
+    """
 
     run: Callable[[Sequence[str], Environment], str]
-    urls: Mapping[str, str]
-    token: str
+    reach: Callable[[System], dict[str, str]]
     counts: Callable[[], dict[str, int]]
     facts: Mapping[str, Any]
 
@@ -169,10 +171,8 @@ def _rounds(where: Place, systems: Sequence[System], say: Say) -> dict[str, list
 
 
 def _run(where: Place, chosen: System, blocks: int) -> dict[str, Any]:
-    token = where.token if chosen.transport == "tcp" else ""
-    environment = chosen.environment(where.urls[chosen.transport], token)
     arguments = ["--calls", str(CALLS[chosen.name]), "--blocks", str(blocks)]
-    output = where.run(arguments, environment)
+    output = where.run(arguments, where.reach(chosen))
     try:
         result: dict[str, Any] = json.loads(output)
     except ValueError as error:
@@ -217,8 +217,12 @@ def _process_place(run_dir: Path) -> Iterator[Place]:
 
     config = HostServerConfig(backend="null", unix=True, tcp=True, worker=build.worker)
     with host_server(config, run_dir) as server:
-        urls = {transport: server.url(transport) for transport in TRANSPORTS}
-        yield Place(run, urls, server.token, lambda: {}, {"network": "loopback"})
+        yield Place(
+            run,
+            lambda chosen: host_variables(chosen, server),
+            lambda: {},
+            {"network": "loopback"},
+        )
 
 
 @contextmanager
@@ -239,9 +243,10 @@ def _guest_place(run_dir: Path, ioeventfd: bool = True) -> Iterator[Place]:
             events = "\n".join(json.dumps(event) for event in done.events)
             return _checked(done.status, done.stdout or events, done.stderr)
 
-        urls = {transport: guest_url(server, transport) for transport in TRANSPORTS}
         facts = {"network": "user", "accelerator": vm.facts.accelerator}
-        yield Place(run, urls, server.token, served.device_counts, facts)
+        yield Place(
+            run, lambda chosen: guest_variables(chosen, server), served.device_counts, facts
+        )
 
 
 def _checked(status: int, output: str, errors: str) -> str:

@@ -1,4 +1,4 @@
-"""What leads a client on the host to an accelerator library: ours with a server behind it, or none.
+"""What leads a client to an accelerator library: ours with a server behind it, or the system's.
 
 An OpenCL client asks the loader, which takes the libraries that a vendor folder names; ours then
 reads from its environment where the server is and how the switches stand.
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from testbed.experiment.systems import System
 from testbed.machine.host_server import HostServer
+from testbed.machine.served_guest import guest_url
 
 # Each of these would lead the OpenCL loader or the stub somewhere else.
 FORBIDDEN_PREFIXES = ("WORMHOLE_", "OCL_ICD_", "OPENCL_VENDOR_PATH")
@@ -25,13 +26,22 @@ def client_environment(
     base: Mapping[str, str], chosen: System, server: HostServer, vendors: Path
 ) -> dict[str, str]:
     """A host program's environment that makes it find our library and this server."""
-    token = server.token if chosen.transport == "tcp" else ""
     return {
         **cleaned(base),
-        **chosen.environment(server.url(chosen.transport), token),
+        **host_variables(chosen, server),
         # The loader takes a name without the slash for a single file.
         "OCL_ICD_VENDORS": f"{vendors}/",
     }
+
+
+def host_variables(chosen: System, server: HostServer) -> dict[str, str]:
+    """What tells our library in a host process how to reach the server, and the switches."""
+    return chosen.environment(server.url(chosen.transport), _token(chosen, server))
+
+
+def guest_variables(chosen: System, server: HostServer) -> dict[str, str]:
+    """The same for a process in the server's guest."""
+    return chosen.environment(guest_url(server, chosen.transport), _token(chosen, server))
 
 
 def vendor_folder(parent: Path, library: Path) -> Path:
@@ -40,3 +50,8 @@ def vendor_folder(parent: Path, library: Path) -> Path:
     vendors.mkdir(parents=True, exist_ok=True)
     (vendors / "wormhole.icd").write_text(f"{library}\n", encoding="utf-8")
     return vendors
+
+
+def _token(chosen: System, server: HostServer) -> str:
+    """The secret, for those that need it: a server without TCP has none."""
+    return server.token if chosen.transport == "tcp" else ""

@@ -17,12 +17,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from testbed.errors import TestbedError
-from testbed.experiment.client import cleaned, client_environment, vendor_folder
+from testbed.experiment.client import (
+    cleaned,
+    client_environment,
+    guest_variables,
+    vendor_folder,
+)
 from testbed.experiment.systems import System, check_placement, system
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
 from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
-from testbed.machine.served_guest import GUEST_STATS_PATH, guest_url, served_guest
+from testbed.machine.served_guest import GUEST_STATS_PATH, served_guest
 
 END_LIMIT_S = 5.0
 STATUS_TIME_LIMIT = 124
@@ -130,8 +135,7 @@ def _in_guest(
             served_guest(VmConfig(name="exec"), config, build.library, directory)
         )
         vm, server = served.vm, served.server
-        token = server.token if chosen.transport == "tcp" else ""
-        environment = chosen.environment(guest_url(server, chosen.transport), token)
+        environment = guest_variables(chosen, server)
         if stats is not None:
             environment["WORMHOLE_STATS"] = GUEST_STATS_PATH
         done = vm.guest.run(

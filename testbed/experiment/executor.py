@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from testbed.analysis.measure import own_cpu_s
 from testbed.errors import TestbedError
-from testbed.experiment.client import client_environment, vendor_folder
+from testbed.experiment.client import client_environment, guest_variables, vendor_folder
 from testbed.experiment.deploy import GUEST_DIRECTORY
 from testbed.experiment.events import read_json_objects
 from testbed.experiment.noise import NoiseWatch
@@ -29,7 +29,6 @@ from testbed.experiment.runner import TrialFiles, TrialOutcome
 from testbed.experiment.subject import Subject
 from testbed.experiment.systems import System, system
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
-from testbed.machine.served_guest import guest_url
 
 GUEST_REPLAY = "/opt/wormhole/bin/wormhole-replay"
 SESSIONS_LIMIT_S = 15.0
@@ -254,7 +253,7 @@ class Executor:
         folder = guest_folder(subject)
         environment = {
             **subject.bundle.environment(folder),
-            **chosen.environment(guest_url(server, chosen.transport), server.token if tcp else ""),
+            **guest_variables(chosen, server),
         }
         before, seen = guest.host_times(), len(server.sessions())
         argv = self._argv(trial, subject, folder, in_guest=True)

@@ -11,7 +11,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from testbed.errors import TestbedError
-from testbed.experiment.client import cleaned, client_environment, vendor_folder
+from testbed.experiment.client import (
+    cleaned,
+    client_environment,
+    guest_variables,
+    vendor_folder,
+)
 from testbed.experiment.events import json_objects, read_json_objects
 from testbed.experiment.gate import Verdict, check_replay
 from testbed.experiment.prepare import kernel_cache_seed
@@ -22,7 +27,7 @@ from testbed.machine.guest import LIBRARY_PATH
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import NativeBuild, native_build
 from testbed.machine.qemu_argv import VmConfig
-from testbed.machine.served_guest import GUEST_STATS_PATH, guest_url, served_guest
+from testbed.machine.served_guest import GUEST_STATS_PATH, served_guest
 
 REPLAY_TIMEOUT_S = 600.0
 GUEST_FOLDER = PurePosixPath("/opt/wormhole/replay")
@@ -143,9 +148,7 @@ def _in_guest(
         done = vm.guest.run(
             [str(client), str(calls), "--json"],
             {
-                **chosen.environment(
-                    guest_url(server, chosen.transport), server.token if tcp else ""
-                ),
+                **guest_variables(chosen, server),
                 "WORMHOLE_MARK_LIB": LIBRARY_PATH,
                 "WORMHOLE_STATS": GUEST_STATS_PATH,
             },

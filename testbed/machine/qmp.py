@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from qemu.qmp import QMPClient, QMPError
@@ -100,12 +99,7 @@ class Qmp:
     def __enter__(self) -> Qmp:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
