@@ -6,6 +6,7 @@ reads from its environment where the server is and how the switches stand.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,9 +17,17 @@ from testbed.machine.served_guest import guest_url
 # Each of these would lead the OpenCL loader or the stub somewhere else.
 FORBIDDEN_PREFIXES = ("WORMHOLE_", "OCL_ICD_", "OPENCL_VENDOR_PATH")
 
+# What says where programs and files are.
+KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
+
+
+def kept_environment() -> dict[str, str]:
+    """All that a measured, recorded or reference run on the host sees of our own environment."""
+    return {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+
 
 def cleaned(base: Mapping[str, str]) -> dict[str, str]:
-    """An environment without anything that chooses an accelerator library."""
+    """An environment without what chooses an accelerator library, for programs run by hand."""
     return {name: value for name, value in base.items() if not name.startswith(FORBIDDEN_PREFIXES)}
 
 

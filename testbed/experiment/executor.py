@@ -7,7 +7,6 @@ each trial still has its own client process and with it its own worker.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +16,18 @@ from typing import Any, Protocol
 
 from testbed.analysis.measure import own_cpu_s
 from testbed.errors import TestbedError
-from testbed.experiment.client import client_environment, guest_variables, vendor_folder
+from testbed.experiment.client import (
+    client_environment,
+    guest_variables,
+    kept_environment,
+    vendor_folder,
+)
 from testbed.experiment.deploy import GUEST_DIRECTORY
 from testbed.experiment.events import read_json_objects
 from testbed.experiment.noise import NoiseWatch
 from testbed.experiment.outcome import Attempt, HostTime, assemble, raw_events
 from testbed.experiment.plan import Trial
-from testbed.experiment.prepare import kernel_cache_seed
+from testbed.experiment.prepare import kernel_cache_seed, native_environment
 from testbed.experiment.program import last_line, run_program
 from testbed.experiment.runner import TrialFiles, TrialOutcome
 from testbed.experiment.subject import Subject
@@ -33,9 +37,6 @@ from testbed.machine.host_server import HostServer, HostServerConfig, host_serve
 GUEST_REPLAY = "/opt/wormhole/bin/wormhole-replay"
 SESSIONS_LIMIT_S = 15.0
 TIMEOUT_GRACE_S = 2.0
-
-#: The host's own environment reaches no trial, apart from what says where programs and files are.
-KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 
 Event = dict[str, Any]
 
@@ -139,11 +140,7 @@ class Executor:
         return self._guest
 
     def _native(self, trial: Trial, subject: Subject, files: TrialFiles) -> Attempt:
-        environment = {
-            **_kept_environment(),
-            **subject.bundle.environment(subject.bundle.directory),
-            "POCL_CACHE_DIR": str(kernel_cache_seed()),
-        }
+        environment = native_environment(subject.bundle)
         return self._on_host(trial, subject, files, environment, {"network": "none"})
 
     def _forwarded(
@@ -158,7 +155,7 @@ class Executor:
         )
         with host_server(config, files.log_directory / "server") as server:
             base = {
-                **_kept_environment(),
+                **kept_environment(),
                 **subject.bundle.environment(subject.bundle.directory),
             }
             vendors = vendor_folder(files.log_directory, self._parts.library)
@@ -308,8 +305,3 @@ def _difference(before: Sequence[HostTime], after: Sequence[HostTime]) -> list[H
         HostTime(new.what, new.user_s - old.user_s, new.system_s - old.system_s)
         for old, new in zip(before, after, strict=True)
     ]
-
-
-def _kept_environment() -> dict[str, str]:
-    """The variables of our own environment that a trial on the host may see."""
-    return {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}

@@ -28,6 +28,7 @@ from pathlib import Path, PurePosixPath
 
 from testbed.errors import TestbedError
 from testbed.experiment import zoo
+from testbed.experiment.client import kept_environment
 from testbed.experiment.events import Trajectory, read_events
 from testbed.experiment.workload import WORKLOADS, Command, Data, Model, Package, Workload
 from testbed.machine.artifacts import artifact, artifact_key, cache_dir, log_path, run_logged
@@ -146,13 +147,8 @@ _REDIRECT = (
 
 def native_environment(bundle: Bundle) -> dict[str, str]:
     """The environment of a native run: the host's own OpenCL, none of our switches."""
-    keep = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("WORMHOLE_", "PYTHON", "OCL_ICD_", "LD_PRELOAD"))
-    }
     return {
-        **keep,
+        **kept_environment(),
         **bundle.environment(bundle.directory),
         "POCL_CACHE_DIR": str(kernel_cache_seed()),
     }

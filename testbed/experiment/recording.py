@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from testbed.errors import TestbedError
-from testbed.experiment.client import client_environment, vendor_folder
+from testbed.experiment.client import client_environment, kept_environment, vendor_folder
 from testbed.experiment.events import read_events
 from testbed.experiment.gate import check_trajectory
 from testbed.experiment.prepare import Bundle, conditions, kernel_cache_seed, reference
@@ -79,15 +79,13 @@ def record_bundle(bundle: Bundle) -> Recording:
     if isinstance(bundle.workload.task, Model):
         inputs["accelerator"] = json.dumps(conditions(bundle), sort_keys=True)
 
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-
     def build(directory: Path) -> None:
         path = directory / RECORDING_NAME
         with tempfile.TemporaryDirectory(prefix="wormhole-record-") as folder:
             logs = Path(folder)
             record_program(
                 bundle.argv(bundle.directory, sys.executable),
-                {**kept, **bundle.environment(bundle.directory)},
+                {**kept_environment(), **bundle.environment(bundle.directory)},
                 path,
                 logs,
                 float(bundle.workload.timeout_s),
