@@ -352,12 +352,18 @@ static struct wh_client *client_of(const struct wh_staging *staging)
     return wh_client_get(&error);
 }
 
-/* Takes the worker's buffer over TCP; it is released there. */
-static int fetch(struct wh_staging *staging, void *to, size_t size_bytes)
+/* Takes the worker's buffer. Where there is an arena it has no room, and who waits for room may
+ * wait for us: so the pieces are small enough to need none. */
+static int fetch(const struct wh_staging *staging, uint8_t *to, size_t size_bytes, bool shm)
 {
-    uint64_t token = staging->token;
-    staging->token = 0;
-    return whFetch(token, to, size_bytes);
+    const size_t limit = shm ? WH_INLINE_BYTES_MAX : WH_TCP_MESSAGE_BYTES_MAX / 4;
+    int error = 0;
+    for (size_t done = 0; done < size_bytes && error == 0;) {
+        size_t piece = size_bytes - done < limit ? size_bytes - done : limit;
+        error = whFetch(staging->token, done, to + done, piece);
+        done += piece;
+    }
+    return error;
 }
 
 int wh_staging_copy(struct wh_staging *staging, void *to, size_t size_bytes)
@@ -370,7 +376,7 @@ int wh_staging_copy(struct wh_staging *staging, void *to, size_t size_bytes)
         return -EINVAL;
     }
     if (staging->token != 0) {
-        return fetch(staging, to, size_bytes);
+        return fetch(staging, to, size_bytes, wh_client_uses_shm(client));
     }
     memcpy(to, client->arena_base + staging->location, size_bytes);
     wh_count(&wh_thread_get()->counters.bytes_received, size_bytes);
@@ -381,8 +387,7 @@ void wh_staging_free(struct wh_staging *staging)
 {
     struct wh_client *client = client_of(staging);
     if (client != NULL && staging->token != 0) {
-        uint8_t nothing = 0;
-        fetch(staging, &nothing, 0);
+        (void)whFetch(staging->token, 0, NULL, 0);
     } else if (client != NULL) {
         release(client, staging->location, false);
     }

@@ -72,19 +72,14 @@ int wh_core_whEcho(struct wh_session *session, uint64_t offset, uint64_t iterati
     return 0;
 }
 
-int wh_core_whFetch(struct wh_session *session, uint64_t token, void *data, uint64_t size_bytes)
+int wh_core_whFetch(struct wh_session *session, uint64_t token, uint64_t offset, void *data,
+                    uint64_t size_bytes)
 {
-    size_t have_bytes = 0;
-    void *bytes = wh_staging_fetch(session, token, &have_bytes);
-    if (bytes == NULL) {
-        return -ENOENT;
+    if (size_bytes == 0) {
+        wh_staging_done(session, token);
+        return 0;
     }
-    int error = size_bytes <= have_bytes ? 0 : -EINVAL;
-    if (error == 0) {
-        memcpy(data, bytes, size_bytes);
-    }
-    free(bytes);
-    return error;
+    return wh_staging_read(session, token, offset, data, size_bytes);
 }
 
 int wh_core_whSleep(struct wh_session *session, uint64_t duration_us)

@@ -329,6 +329,26 @@ void *wh_staging_fetch(struct wh_session *session, uint64_t token, size_t *size_
     return bytes;
 }
 
+int wh_staging_read(struct wh_session *session, uint64_t token, uint64_t offset, void *to,
+                    uint64_t size_bytes)
+{
+    int error = -ENOENT;
+    pthread_mutex_lock(&session->staging_lock);
+    const struct wh_staging_area *area = session->staging;
+    while (area != NULL && area->token != token) {
+        area = area->next;
+    }
+    if (area != NULL) {
+        bool inside = offset <= area->size_bytes && size_bytes <= area->size_bytes - offset;
+        error = inside && to != NULL ? 0 : -EINVAL;
+    }
+    if (error == 0) {
+        memcpy(to, (const uint8_t *)area->bytes + offset, size_bytes);
+    }
+    pthread_mutex_unlock(&session->staging_lock);
+    return error;
+}
+
 void wh_staging_done(struct wh_session *session, uint64_t token)
 {
     size_t size_bytes = 0;

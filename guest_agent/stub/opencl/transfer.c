@@ -211,9 +211,6 @@ size_t wh_cl_piece_limit(const struct wh_cl_transfer *transfer)
     size_t limit = wh_bulk_limit();
     if (transfer->to != NULL && transfer->blocking == CL_FALSE && !wh_may_hold(limit, 0)) {
         wh_cl_ask_reads(0); /* what is complete makes room */
-        if (limit > WH_CL_SMALL_BYTES && !wh_may_hold(limit, 0)) {
-            return WH_CL_SMALL_BYTES; /* each crosses by itself in the end */
-        }
     }
     return limit;
 }

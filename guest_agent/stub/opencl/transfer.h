@@ -30,7 +30,6 @@ enum wh_cl_mode {
 #define WH_CL_NO_ROOM 1    /* not an API error: try a smaller piece */
 #define WH_CL_ROOM_MS 100u /* patience before that */
 #define WH_CL_HOLD_MS 200u /* patience before the server must copy what it writes later */
-#define WH_CL_SMALL_BYTES ((size_t)1 << 20)
 
 /*
  * A transfer in pieces is one command: a piece that does not block waits for the one before, in
