@@ -24,7 +24,7 @@ from testbed.experiment.prepare import Bundle
 from testbed.experiment.record import RunDirectory
 from testbed.experiment.runner import Summary, run_trials
 from testbed.experiment.subject import Recorded, prepare_subjects, recorded_file
-from testbed.experiment.systems import system
+from testbed.experiment.systems import PLACEMENTS, system
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "workloads" / "experiments"
@@ -137,7 +137,7 @@ def _measure(
     manifest["workloads"] = {label: subject.to_json() for label, subject in subjects.items()}
     report: Report | None = None
     summaries: list[Summary] = []
-    for placement in ("process", "guest"):
+    for placement in PLACEMENTS:
         if not make_plan(experiment, "tcg", _only(placement, request.placements)):
             continue
         boot, accelerator = None, "none"

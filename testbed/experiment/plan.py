@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from testbed.experiment.experiment import Experiment, Part, SystemChoice, WorkloadChoice
+from testbed.experiment.systems import PLACEMENTS
 
 #: Rough seconds for the estimate of a dry run, before anything was measured.
 ESTIMATE_PROCESS_S = {"application": 5.0, "replay": 3.0}
@@ -52,9 +53,9 @@ def make_plan(
     `accelerator` is kvm or tcg: native is measured beside guests only where the guest runs on the
     processor itself, because a ratio to emulated code says nothing about forwarding.
     """
-    wanted = ("process", "guest") if placements is None else tuple(placements)
+    wanted = PLACEMENTS if placements is None else tuple(placements)
     trials: list[Trial] = []
-    for placement in ("process", "guest"):
+    for placement in PLACEMENTS:
         if placement not in wanted:
             continue
         for part in experiment.parts:

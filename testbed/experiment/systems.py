@@ -16,7 +16,7 @@ DEFAULT_SPIN_US = 50
 SPIN_US_MAX = 10_000_000
 TRANSPORTS = ("shm", "tcp")
 NOTIFICATIONS = ("adaptive", "always")
-PLACEMENTS = ("process", "guest")
+PLACEMENTS = ("process", "guest")  # in the order in which they are measured
 
 SwitchValue = str | int | bool
 
