@@ -343,7 +343,9 @@ int main(int argc, char **argv)
     if (wh_session_init(&session) != 0) {
         refuse(options.control_fd, "the session", "no memory");
     }
-    session.spin_ticks = options.spin_us * wh_measure_ticks_per_us();
+    uint64_t ticks_per_us = wh_measure_ticks_per_us();
+    session.spin_ticks = options.spin_us * ticks_per_us;
+    session.burst_ticks = session.spin_ticks > 0 ? ticks_per_us / 2 : 0;
     session.pause_is_cheap = wh_pause_is_cheap();
     session.notify_always = options.notify_always;
     if (!options.tcp) {

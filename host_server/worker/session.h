@@ -56,6 +56,7 @@ struct wh_session {
 
     bool notify_always;
     uint64_t spin_ticks;
+    uint64_t burst_ticks; /* ring.c: a burst of one-way requests may grow for half a us */
     bool pause_is_cheap;
 };
 
