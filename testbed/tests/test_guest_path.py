@@ -1,0 +1,138 @@
+"""One real guest, the whole path: the host's device, native's losses, deaths that end well."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.experiment.deploy import deploy
+from testbed.experiment.events import read_events
+from testbed.experiment.gate import check_trajectory
+from testbed.experiment.prepare import kernel_cache_seed, prepare, reference
+from testbed.experiment.workload import find_workload
+from testbed.machine.host_server import HostServerConfig
+from testbed.machine.native_build import native_build
+from testbed.machine.qemu_argv import VmConfig
+from testbed.machine.served_guest import ServedGuest, served_guest
+
+pytestmark = [pytest.mark.vm, pytest.mark.native, pytest.mark.opencl]
+
+LIMIT_S = 240.0
+ALL_MESSAGES = {"WORMHOLE_LOCAL": "0"}
+
+#: Asks the worker again and again; status 3 when the API's own error tells that it is gone.
+CLIENT = """
+import ctypes, json, os, sys, time
+cl = ctypes.CDLL("libOpenCL.so.1")
+platform, device = ctypes.c_void_p(), ctypes.c_void_p()
+cl.clGetPlatformIDs(1, ctypes.byref(platform), None)
+def ask():
+    every = ctypes.c_ulong(0xFFFFFFFF)
+    return cl.clGetDeviceIDs(platform, every, 1, ctypes.byref(device), None)
+print(json.dumps({"event": "ready", "pid": os.getpid(), "status": ask()}), flush=True)
+end_s = time.monotonic() + 60
+while time.monotonic() < end_s:
+    if ask() != 0:
+        sys.exit(3)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGuest]:
+    build = native_build()
+    config = HostServerConfig(worker=build.worker, cache_seed=kernel_cache_seed())
+    folder = tmp_path_factory.mktemp("guest")
+    with served_guest(VmConfig(name="path"), config, build.library, folder) as guest:
+        yield guest
+
+
+def test_a_guest_sees_the_hosts_device(served: ServedGuest) -> None:
+    host = subprocess.run(
+        ["clinfo", "--raw"], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    ).stdout
+    seen = served.vm.guest.run(["clinfo", "--raw"], timeout_s=LIMIT_S)
+    assert seen.status == 0, seen.stderr
+    for name in ("CL_DEVICE_NAME", "CL_DEVICE_VERSION", "CL_DRIVER_VERSION", "CL_PLATFORM_NAME"):
+        assert values(seen.stdout, name) == values(host, name), name
+        assert values(seen.stdout, name), name
+
+
+def test_an_application_trains_as_natively(served: ServedGuest) -> None:
+    bundle = prepare(find_workload("mlp-digits"))
+    folder = deploy(bundle, served.vm.ssh)
+    done = served.vm.guest.run(
+        bundle.argv(folder), bundle.environment(folder), cwd="/tmp", timeout_s=LIMIT_S
+    )
+    assert done.status == 0, done.stderr
+    workload = bundle.workload
+    trained = read_events(json.dumps(event) for event in done.events)
+    verdict = check_trajectory(reference(bundle), trained, workload.tolerance, workload.steps)
+    assert verdict.passed, verdict.reason
+    assert verdict.compared == workload.steps
+
+
+def test_a_killed_application_leaves_nothing(served: ServedGuest) -> None:
+    def kill(event: Mapping[str, Any]) -> None:
+        assert event["status"] == 0
+        served.vm.ssh.run(["kill", "-9", str(event["pid"])], timeout_s=LIMIT_S)
+
+    done = served.vm.guest.run(
+        ["python3", "-c", CLIENT], ALL_MESSAGES, timeout_s=LIMIT_S, on_event=kill
+    )
+    assert done.status == -signal.SIGKILL
+    wait_until_unused(served)
+
+
+def test_a_killed_worker_is_an_error_and_the_next_program_works(served: ServedGuest) -> None:
+    def kill(event: Mapping[str, Any]) -> None:
+        assert event["status"] == 0
+        (worker,) = workers(served)
+        os.kill(worker, signal.SIGKILL)
+
+    done = served.vm.guest.run(
+        ["python3", "-c", CLIENT], ALL_MESSAGES, timeout_s=LIMIT_S, on_event=kill
+    )
+    assert done.status == 3, done.stderr
+    wait_until_unused(served)
+    again = served.vm.guest.run(["clinfo", "-l"], timeout_s=LIMIT_S)
+    assert again.stdout.count("Platform #") == 1
+
+
+def values(text: str, name: str) -> list[str]:
+    """What clinfo prints for a property, one for each line."""
+    return [line.split(name, 1)[1].strip() for line in text.splitlines() if f" {name} " in line]
+
+
+def workers(served: ServedGuest) -> list[int]:
+    """Process ids of the worker processes of this guest's host server."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            program = (folder / "cmdline").read_bytes().split(b"\0")[0]
+        except OSError:
+            continue  # it has ended meanwhile
+        if parent == served.server.pid and program.endswith(b"wormhole-worker"):
+            found.append(int(folder.name))
+    return found
+
+
+def wait_until_unused(served: ServedGuest) -> None:
+    """Wait until the driver holds no slot and the host has no worker."""
+    slots = "/sys/class/misc/wormhole0/slots_held"
+    end_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < end_s:
+        held = served.vm.ssh.run(["cat", slots], timeout_s=LIMIT_S).stdout.strip()
+        if held == b"0" and not workers(served):
+            return
+        time.sleep(0.2)
+    pytest.fail(f"{held.decode()} slots and {len(workers(served))} workers are left")
