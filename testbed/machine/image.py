@@ -277,7 +277,7 @@ def _sources() -> _Sources:
     if not text:
         raise TestbedError(
             f"{APT_CONFIGURATION} names no Debian archive with the suite {suite}",
-            f"add a line such as `deb http://deb.debian.org/debian {suite} main` to"
+            f"add a line `deb MIRROR {suite} main` with a Debian mirror to"
             f" {APT_CONFIGURATION}/sources.list",
         )
     return _Sources(suite, text)

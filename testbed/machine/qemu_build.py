@@ -35,7 +35,6 @@ from testbed.machine.artifacts import (
 
 PATCHES = Path(__file__).resolve().parents[2] / "qemu_patches"
 SUITE = "trixie"  # the Debian release whose QEMU has the helper for shared memory capabilities
-DEBIAN_MIRROR = "http://deb.debian.org/debian"
 DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 SEABIOS = Path("/usr/share/seabios/bios-256k.bin")
 MESON = "meson==1.9.2"
@@ -216,7 +215,7 @@ def _source_inputs() -> Inputs:
 
 
 def _fetch(out: Path, log: Path, report: Report) -> None:
-    """Download Debian's source package, trying the machine's own mirrors before Debian's."""
+    """Download Debian's source package from the mirrors that the machine itself uses."""
     if shutil.which("apt-get") is None:
         raise TestbedError(
             "there is no apt-get here to fetch QEMU's source with",
@@ -224,9 +223,11 @@ def _fetch(out: Path, log: Path, report: Report) -> None:
         )
     codename = _os_release().get("VERSION_CODENAME", "")
     archives = debian_archives(Path("/etc/apt"), codename) if codename else []
-    fallback = AptSource(DEBIAN_MIRROR, DEBIAN_KEYRING)
-    if fallback.uri not in [archive.uri.rstrip("/") for archive in archives]:
-        archives.append(fallback)
+    if not archives:
+        raise TestbedError(
+            "/etc/apt names no Debian archive to fetch QEMU's source from",
+            f"name a mirror there, or set WORMHOLE_QEMU_TARBALL to a qemu-{base_series()}.x.tar.xz",
+        )
     failures = []
     for archive in archives:
         report(f"fetching QEMU's source (40 MB) from {archive.uri}")
