@@ -265,7 +265,7 @@ bool wh_cl_reads_abandon(const void *memory, size_t size_bytes);
 /* Finishes a queue on behalf of the stub (reads that nobody waited for). */
 cl_int wh_cl_finish(uint64_t queue);
 
-/* Maps (map.c). */
+/* Maps (maps.c; the list itself is in maps.h). */
 void wh_cl_maps_free(struct wh_cl_object *mem);
 cl_uint wh_cl_map_count(const struct wh_cl_object *mem);
 

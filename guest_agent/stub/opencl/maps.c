@@ -1,0 +1,98 @@
+/*
+ * maps.c - the list of what is mapped of a mem object (maps.h).
+ */
+#include "maps.h"
+
+#include <stdlib.h>
+
+#define MAP_ALIGNMENT 128u /* the largest OpenCL type */
+
+static pthread_mutex_t map_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void lock_maps(void)
+{
+    pthread_mutex_lock(&map_lock);
+}
+
+static void unlock_maps(void)
+{
+    pthread_mutex_unlock(&map_lock);
+}
+
+__attribute__((constructor)) static void protect_fork(void)
+{
+    pthread_atfork(lock_maps, unlock_maps, unlock_maps);
+}
+
+struct wh_cl_map *wh_cl_map_new(void *address, size_t size, cl_map_flags flags)
+{
+    struct wh_cl_map *map = calloc(1, sizeof(*map));
+    if (map == NULL) {
+        return NULL;
+    }
+    map->address = address;
+    map->size = size;
+    map->writes = (flags & (CL_MAP_WRITE | CL_MAP_WRITE_INVALIDATE_REGION)) != 0;
+    map->own = address == NULL;
+    if (map->own) {
+        size_t padded = (size + MAP_ALIGNMENT - 1) & ~(size_t)(MAP_ALIGNMENT - 1);
+        map->address = padded < size ? NULL : aligned_alloc(MAP_ALIGNMENT, padded);
+    }
+    if (map->address == NULL) {
+        free(map);
+        return NULL;
+    }
+    return map;
+}
+
+void wh_cl_map_free(struct wh_cl_map *map)
+{
+    if (map != NULL && map->own) {
+        (void)wh_cl_reads_abandon(map->address, map->size);
+        free(map->address);
+    }
+    free(map);
+}
+
+void wh_cl_maps_free(struct wh_cl_object *mem)
+{
+    while (mem->u.of_mem.maps != NULL) {
+        struct wh_cl_map *map = mem->u.of_mem.maps;
+        mem->u.of_mem.maps = map->next;
+        wh_cl_map_free(map);
+    }
+}
+
+cl_uint wh_cl_map_count(const struct wh_cl_object *mem)
+{
+    cl_uint count = 0;
+    pthread_mutex_lock(&map_lock);
+    for (const struct wh_cl_map *map = mem->u.of_mem.maps; map != NULL; map = map->next) {
+        count++;
+    }
+    pthread_mutex_unlock(&map_lock);
+    return count;
+}
+
+void wh_cl_map_add(struct wh_cl_object *mem, struct wh_cl_map *map)
+{
+    pthread_mutex_lock(&map_lock);
+    map->next = mem->u.of_mem.maps;
+    mem->u.of_mem.maps = map;
+    pthread_mutex_unlock(&map_lock);
+}
+
+struct wh_cl_map *wh_cl_map_take(struct wh_cl_object *mem, const void *address)
+{
+    pthread_mutex_lock(&map_lock);
+    struct wh_cl_map **link = &mem->u.of_mem.maps;
+    while (*link != NULL && (*link)->address != address) {
+        link = &(*link)->next;
+    }
+    struct wh_cl_map *map = *link;
+    if (map != NULL) {
+        *link = map->next;
+    }
+    pthread_mutex_unlock(&map_lock);
+    return map;
+}

@@ -1,0 +1,293 @@
+/*
+ * rectangle.c - reading and writing rectangles of buffers: rows travel without the gaps that the
+ * application's memory has between them.
+ */
+#include "transfer.h"
+
+#include <stdlib.h>
+
+#include "wh_opencl_kinds.h"
+#include "wh_wire.h"
+
+/* A rectangle in the application's memory, as OpenCL describes it. */
+struct rectangle {
+    const size_t *origin;
+    const size_t *region;
+    size_t row_pitch;
+    size_t slice_pitch;
+};
+
+static cl_int complete_pitches(struct rectangle *rectangle)
+{
+    const size_t *region = rectangle->region;
+    if (rectangle->origin == NULL || region == NULL || region[0] == 0 || region[1] == 0 ||
+        region[2] == 0) {
+        return CL_INVALID_VALUE;
+    }
+    if (rectangle->row_pitch == 0) {
+        rectangle->row_pitch = region[0];
+    }
+    if (rectangle->slice_pitch == 0) {
+        rectangle->slice_pitch = region[1] * rectangle->row_pitch;
+    }
+    bool fits = rectangle->row_pitch >= region[0] &&
+                rectangle->slice_pitch >= region[1] * rectangle->row_pitch;
+    return fits ? CL_SUCCESS : CL_INVALID_VALUE;
+}
+
+/* A piece of a rectangle: some slices, or some rows of one. */
+struct piece {
+    size_t buffer_origin[3];
+    struct wh_cl_rows rows;
+    size_t size;
+};
+
+static void put_rectangle(struct wh_call *call, const struct wh_cl_transfer *transfer,
+                          const struct piece *piece, size_t row_pitch, size_t slice_pitch,
+                          enum wh_cl_mode mode)
+{
+    wh_put_u64(call, wh_cl_handle(transfer->queue));
+    wh_put_u64(call, wh_cl_handle(transfer->mem));
+    wh_put_u64(call, mode);
+    wh_put_blob(call, piece->buffer_origin, sizeof(piece->buffer_origin));
+    wh_put_blob(call, piece->rows.region, sizeof(piece->rows.region));
+    wh_put_u64(call, row_pitch);
+    wh_put_u64(call, slice_pitch);
+    wh_cl_put_handles(call, (const void *const *)transfer->wait_list, transfer->wait_count);
+    wh_put_u64(call, wh_cl_handle(transfer->event));
+}
+
+static cl_int check_rectangle(const struct wh_cl_transfer *transfer, const size_t *buffer_origin,
+                              struct rectangle *host)
+{
+    size_t plane;
+    size_t size;
+    cl_int error = wh_cl_check_transfer(transfer);
+    if (error != CL_SUCCESS) {
+        return error;
+    }
+    error = complete_pitches(host);
+    if (error != CL_SUCCESS || buffer_origin == NULL) {
+        return CL_INVALID_VALUE;
+    }
+    if (__builtin_mul_overflow(host->region[0], host->region[1], &plane) ||
+        __builtin_mul_overflow(plane, host->region[2], &size) ||
+        size > ((struct wh_cl_object *)transfer->mem)->u.of_mem.size_bytes) {
+        return CL_INVALID_VALUE;
+    }
+    return wh_cl_take_async();
+}
+
+/* What both directions end with: the answer, with the reads that it shows complete. */
+static cl_int end_rectangle(struct wh_call *call, struct wh_cl_reads *reads, void *packed,
+                            size_t size)
+{
+    cl_int error = wh_cl_call_sync(call);
+    wh_cl_take_flags(call, reads);
+    if (error == CL_SUCCESS && packed != NULL) {
+        (void)wh_get_out(call, packed, size);
+    }
+    wh_cl_take_reads(call, reads);
+    uint64_t next = error == CL_SUCCESS ? wh_cl_reads_next(reads) : 0;
+    wh_call_end(call);
+    if (next != 0) {
+        wh_cl_ask_reads(next);
+    }
+    return error;
+}
+
+static cl_int read_rectangle_later(const struct wh_cl_transfer *transfer, const struct piece *piece,
+                                   struct wh_call *call)
+{
+    struct wh_cl_read *read =
+        wh_cl_read_new_rows(&piece->rows, piece->size, wh_cl_handle(transfer->queue));
+    if (read == NULL) {
+        wh_call_end(call);
+        return CL_OUT_OF_HOST_MEMORY;
+    }
+    wh_cl_read_put(call, read);
+    cl_int error = wh_cl_call_error(call);
+    if (error == CL_SUCCESS) {
+        wh_cl_read_add(read);
+    } else {
+        wh_cl_read_cancel(read);
+    }
+    return error;
+}
+
+static cl_int move_piece(const struct wh_cl_transfer *transfer, const struct piece *piece,
+                         size_t row_pitch, size_t slice_pitch)
+{
+    struct wh_cl_reads reads;
+    struct wh_call call;
+    bool blocking = transfer->blocking != CL_FALSE;
+    bool reading = transfer->to != NULL;
+    enum wh_cl_mode mode = reading ? (blocking ? WH_CL_MODE_BLOCKING : WH_CL_MODE_LATER)
+                                   : wh_cl_write_mode(transfer, piece->size);
+    if (wh_call_begin(&call, transfer->opcode) != 0) {
+        return WH_CL_LOST;
+    }
+    put_rectangle(&call, transfer, piece, row_pitch, slice_pitch, mode);
+    if (reading && !blocking) {
+        return read_rectangle_later(transfer, piece, &call);
+    }
+    uint8_t *packed = malloc(piece->size);
+    if (packed == NULL) {
+        wh_call_end(&call);
+        return CL_OUT_OF_HOST_MEMORY;
+    }
+    if (reading) {
+        wh_put_out(&call, piece->size, true);
+    } else {
+        wh_cl_rows_copy(&piece->rows, packed, true);
+        wh_cl_put_write(&call, mode, packed, piece->size);
+    }
+    if (blocking) {
+        wh_call_blocks(&call);
+        wh_cl_put_reads(&call, &reads, 0);
+    } else {
+        wh_cl_put_no_reads(&call, &reads);
+    }
+    cl_int error = end_rectangle(&call, &reads, reading ? packed : NULL, piece->size);
+    if (reading && error == CL_SUCCESS) {
+        wh_cl_rows_copy(&piece->rows, packed, false);
+    }
+    free(packed);
+    return error;
+}
+
+/* As many whole slices from (row, slice) as fit the limit, or as many rows of that slice. */
+static void cut_piece(struct piece *piece, const struct rectangle *host, uint8_t *memory,
+                      const size_t *buffer_origin, const size_t *at, size_t limit)
+{
+    const size_t *region = host->region;
+    size_t plane = region[0] * region[1];
+    size_t rows = region[1] - at[1];
+    size_t slices = at[1] == 0 && plane <= limit ? limit / plane : 1;
+    if (plane > limit && rows > limit / region[0]) {
+        rows = limit < region[0] ? 1 : limit / region[0];
+    }
+    slices = slices < region[2] - at[2] ? slices : region[2] - at[2];
+    piece->rows.region[0] = region[0];
+    piece->rows.region[1] = rows;
+    piece->rows.region[2] = slices;
+    piece->rows.row_pitch = host->row_pitch;
+    piece->rows.slice_pitch = host->slice_pitch;
+    piece->rows.first = memory + host->origin[0] + (host->origin[1] + at[1]) * host->row_pitch +
+                        (host->origin[2] + at[2]) * host->slice_pitch;
+    piece->size = region[0] * rows * slices;
+    for (int i = 0; i < 3; i++) {
+        piece->buffer_origin[i] = buffer_origin[i] + at[i];
+    }
+}
+
+/* The buffer's slice pitch must not depend on how many rows a piece has. */
+static size_t slice_pitch_of(const struct rectangle *host, size_t row_pitch, size_t slice_pitch)
+{
+    size_t row = row_pitch != 0 ? row_pitch : host->region[0];
+    return slice_pitch != 0 ? slice_pitch : row * host->region[1];
+}
+
+static cl_int move_rectangle(const struct wh_cl_transfer *transfer, const size_t *buffer_origin,
+                             struct rectangle *host, size_t row_pitch, size_t slice_pitch,
+                             struct wh_cl_object *event)
+{
+    struct wh_cl_pieces pieces;
+    struct piece piece;
+    size_t at[3] = {0, 0, 0};
+    size_t limit = wh_cl_piece_limit(transfer);
+    uint8_t *memory = transfer->to != NULL ? transfer->to : (uint8_t *)transfer->from;
+    wh_cl_pieces_begin(&pieces, transfer, event);
+    while (at[2] < host->region[2]) {
+        cut_piece(&piece, host, memory, buffer_origin, at, limit);
+        at[1] += piece.rows.region[1];
+        if (at[1] == host->region[1]) {
+            at[1] = 0;
+            at[2] += piece.rows.region[2];
+        }
+        bool whole = at[2] == host->region[2] && piece.buffer_origin[2] == buffer_origin[2] &&
+                     piece.buffer_origin[1] == buffer_origin[1];
+        cl_int error = wh_cl_piece_begin(&pieces, at[2] == host->region[2]);
+        if (error == CL_SUCCESS) {
+            error = move_piece(&pieces.transfer, &piece, row_pitch,
+                               whole ? slice_pitch : slice_pitch_of(host, row_pitch, slice_pitch));
+        }
+        error = wh_cl_piece_end(&pieces, error);
+        if (error != CL_SUCCESS) {
+            return error;
+        }
+    }
+    return CL_SUCCESS;
+}
+
+static cl_int transfer_rectangle(const struct wh_cl_transfer *transfer, const size_t *buffer_origin,
+                                 struct rectangle *host, size_t row_pitch, size_t slice_pitch,
+                                 cl_command_type command, cl_event *event)
+{
+    cl_int error = check_rectangle(transfer, buffer_origin, host);
+    if (error != CL_SUCCESS) {
+        return error;
+    }
+    struct wh_cl_object *created = wh_cl_event_new(transfer->queue, command, event != NULL);
+    if (event != NULL && created == NULL) {
+        return CL_OUT_OF_HOST_MEMORY;
+    }
+    if (transfer->from != NULL) {
+        size_t end = host->origin[0] + host->region[0] +
+                     (host->origin[1] + host->region[1] - 1) * host->row_pitch +
+                     (host->origin[2] + host->region[2] - 1) * host->slice_pitch;
+        wh_cl_settle_source(transfer->from, end);
+    }
+    error = move_rectangle(transfer, buffer_origin, host, row_pitch, slice_pitch, created);
+    return wh_cl_enqueued(created, error, event);
+}
+
+cl_int CL_API_CALL wh_stub_clEnqueueReadBufferRect(
+    cl_command_queue command_queue, cl_mem buffer, cl_bool blocking_read,
+    const size_t *buffer_origin, const size_t *host_origin, const size_t *region,
+    size_t buffer_row_pitch, size_t buffer_slice_pitch, size_t host_row_pitch,
+    size_t host_slice_pitch, void *ptr, cl_uint num_events_in_wait_list,
+    const cl_event *event_wait_list, cl_event *event)
+{
+    struct wh_cl_transfer transfer = {
+        .opcode = WH_OP_clEnqueueReadBufferRect,
+        .queue = command_queue,
+        .mem = buffer,
+        .blocking = blocking_read,
+        .to = ptr,
+        .wait_count = num_events_in_wait_list,
+        .wait_list = event_wait_list,
+    };
+    struct rectangle host = {host_origin, region, host_row_pitch, host_slice_pitch};
+    wh_count_api_call(WH_OP_clEnqueueReadBufferRect);
+    if (ptr == NULL) {
+        return CL_INVALID_VALUE;
+    }
+    return transfer_rectangle(&transfer, buffer_origin, &host, buffer_row_pitch, buffer_slice_pitch,
+                              CL_COMMAND_READ_BUFFER_RECT, event);
+}
+
+cl_int CL_API_CALL wh_stub_clEnqueueWriteBufferRect(
+    cl_command_queue command_queue, cl_mem buffer, cl_bool blocking_write,
+    const size_t *buffer_origin, const size_t *host_origin, const size_t *region,
+    size_t buffer_row_pitch, size_t buffer_slice_pitch, size_t host_row_pitch,
+    size_t host_slice_pitch, const void *ptr, cl_uint num_events_in_wait_list,
+    const cl_event *event_wait_list, cl_event *event)
+{
+    struct wh_cl_transfer transfer = {
+        .opcode = WH_OP_clEnqueueWriteBufferRect,
+        .queue = command_queue,
+        .mem = buffer,
+        .blocking = blocking_write,
+        .from = ptr,
+        .wait_count = num_events_in_wait_list,
+        .wait_list = event_wait_list,
+    };
+    struct rectangle host = {host_origin, region, host_row_pitch, host_slice_pitch};
+    wh_count_api_call(WH_OP_clEnqueueWriteBufferRect);
+    if (ptr == NULL) {
+        return CL_INVALID_VALUE;
+    }
+    return transfer_rectangle(&transfer, buffer_origin, &host, buffer_row_pitch, buffer_slice_pitch,
+                              CL_COMMAND_WRITE_BUFFER_RECT, event);
+}
