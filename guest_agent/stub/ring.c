@@ -59,6 +59,50 @@ static int look_interval_ms(uint64_t deadline_ns)
     return left_ms < WH_LOOK_INTERVAL_MS ? (int)left_ms : WH_LOOK_INTERVAL_MS;
 }
 
+/*
+ * Says that somebody sleeps. A reply slot has one waiter, whose flag the worker takes. For ring
+ * space and arena blocks several threads wait, each for a word of its own: there the flag is a
+ * count, which the worker only reads, so that no waiter's waking or giving up silences another.
+ */
+static void begin_waiting(struct wh_client *client, uint32_t *flag)
+{
+    if (flag == &client->header->space_waiting) {
+        __atomic_add_fetch(flag, 1, __ATOMIC_SEQ_CST);
+    } else {
+        wh_store32(flag, 1);
+    }
+    /* Pairs with the fence in the worker between storing the word and looking at the flag. */
+    wh_fence();
+}
+
+static void end_waiting(struct wh_client *client, uint32_t *flag)
+{
+    if (flag == &client->header->space_waiting) {
+        __atomic_sub_fetch(flag, 1, __ATOMIC_SEQ_CST);
+    } else {
+        wh_store32(flag, 0);
+    }
+}
+
+/* Sleeps once. 0: look again; -ETIMEDOUT; -EPIPE if the session died. */
+static int sleep_once(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
+                      uint32_t value, uint64_t deadline_ns, struct heartbeat *heartbeat)
+{
+    int interval_ms = look_interval_ms(deadline_ns);
+    if (interval_ms == 0) {
+        return -ETIMEDOUT;
+    }
+    int error = client->transport->sleep(client, thread, word, value, interval_ms);
+    if (wh_load_acquire32(word) != value) {
+        return 0;
+    }
+    if (error == -EPIPE) {
+        return wh_client_fail(client, "the host server closed it");
+    }
+    error = wh_client_check(client);
+    return error != 0 ? error : check_heartbeat(client, heartbeat);
+}
+
 int wh_ring_wait(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
                  uint32_t value, uint32_t *flag)
 {
@@ -74,30 +118,17 @@ int wh_ring_wait_until(struct wh_client *client, struct wh_thread *thread, const
     }
     wh_count(&thread->counters.sleeps, 1);
     for (;;) {
-        /* Pairs with wh_take_flag in the worker, after it has stored the word. */
-        wh_store32(flag, 1);
-        wh_fence();
-        if (wh_load_acquire32(word) != value) {
-            break;
+        /* Again before every sleep: the worker may have taken the flag for an earlier wake. */
+        begin_waiting(client, flag);
+        int error = 0;
+        if (wh_load_acquire32(word) == value) {
+            error = sleep_once(client, thread, word, value, deadline_ns, &heartbeat);
         }
-        int interval_ms = look_interval_ms(deadline_ns);
-        if (interval_ms == 0) {
-            wh_store32(flag, 0);
-            return -ETIMEDOUT;
-        }
-        int error = client->transport->sleep(client, thread, word, value, interval_ms);
-        if (wh_load_acquire32(word) != value) {
-            break;
-        }
-        if (error == -EPIPE) {
-            return wh_client_fail(client, "the host server closed it");
-        }
-        if (wh_client_check(client) != 0 || check_heartbeat(client, &heartbeat) != 0) {
-            return -EPIPE;
+        end_waiting(client, flag);
+        if (error != 0 || wh_load_acquire32(word) != value) {
+            return error;
         }
     }
-    wh_store32(flag, 0);
-    return 0;
 }
 
 /* Waits until `size_bytes` fit behind head; the publish lock is held. */

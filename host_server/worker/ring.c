@@ -106,9 +106,10 @@ void wh_wake_client(struct wh_session *session)
 
 void wh_wake_if_space_wanted(struct wh_session *session)
 {
-    /* Pairs with wh_ring_wait in the client, which raises the flag, fences and rechecks. */
+    /* Pairs with begin_waiting in the client, which counts itself, fences and rechecks. The count
+     * is left alone: every waiter has a word of its own, and this may not be the one of all. */
     wh_fence();
-    if (wh_take_flag(&session->header->space_waiting)) {
+    if (wh_load32(&session->header->space_waiting) != 0) {
         wh_wake_client(session);
     }
 }
