@@ -16,6 +16,8 @@ from testbed.experiment.client import client_environment, vendor_folder
 from testbed.experiment.systems import PRESETS
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server, open_session
 from testbed.machine.native_build import NativeBuild, native_build
+from testbed.protocol.spec import SPEC_NAMES, SPECS_VARIABLE, spec_hash, spec_path
+from testbed.protocol.wire import hash_of_specs
 
 pytestmark = pytest.mark.native
 LIMIT_S = 30.0
@@ -139,3 +141,18 @@ def test_a_killed_worker_is_an_error_in_the_client(build: NativeBuild, tmp_path:
             bench.communicate(timeout=LIMIT_S)
         assert bench.returncode not in (0, -signal.SIGKILL)
         assert server.wait_sessions(1)[0]["exit_status"] == -signal.SIGKILL
+
+
+def test_specs_edited_in_mid_run_do_not_reach_the_supervisor(
+    start_server: StartServer, build: NativeBuild, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in SPEC_NAMES:
+        text = spec_path(name).read_text(encoding="utf-8")
+        (tmp_path / f"{name}.yaml").write_text(f"{text}# edited since\n", encoding="utf-8")
+    built_from = hash_of_specs()
+    # What the supervisor's own environment would lead it to; the build's specs go before it.
+    monkeypatch.setenv(SPECS_VARIABLE, str(tmp_path))
+    assert spec_hash() != built_from
+    server = start_server(unix=True, worker=build.worker)
+    close_session(server)
+    assert server.wait_sessions(1)[0]["exit_status"] == 0

@@ -23,7 +23,9 @@ from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.machine.artifacts import last_lines
+from testbed.machine.native_build import SPECS_FOLDER, native_build
 from testbed.machine.processes import CpuSeconds, cpu_seconds
+from testbed.protocol.spec import SPECS_VARIABLE
 from testbed.protocol.wire import constant, enum, hash_of_specs, view
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -172,9 +174,13 @@ def host_server(config: HostServerConfig, run_dir: Path) -> Iterator[HostServer]
 
 
 def _start(config: HostServerConfig, run_dir: Path, lifeline_fd: int) -> subprocess.Popen[bytes]:
+    worker = _worker(config)
+    specs = worker.parent / SPECS_FOLDER
+    environment = {SPECS_VARIABLE: str(specs)} if specs.is_dir() else {}
     with (run_dir / LOG_NAME).open("ab") as log:
         return subprocess.Popen(
-            supervisor_argv(config, run_dir, lifeline_fd, _worker(config)),
+            supervisor_argv(config, run_dir, lifeline_fd, worker),
+            env={**os.environ, **environment},
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -213,11 +219,7 @@ def supervisor_argv(
 
 
 def _worker(config: HostServerConfig) -> Path:
-    if config.worker is not None:
-        return config.worker
-    from testbed.machine.native_build import native_build
-
-    return native_build().worker
+    return config.worker if config.worker is not None else native_build().worker
 
 
 def _announcement(process: subprocess.Popen[bytes], run_dir: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from testbed.errors import TestbedError
 from testbed.machine.artifacts import artifact, log_path, run_logged
 from testbed.protocol.generate import generated_files, write_if_changed
+from testbed.protocol.spec import SPEC_NAMES, spec_path
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 STUB = Path("guest_agent/stub")
@@ -26,6 +27,8 @@ WORKER = Path("host_server/worker")
 REPLAY = Path("host_server/replay")
 CODEC = Path("testbed/protocol/c")
 UAPI = Path("guest_agent/driver/wormhole_uapi.h")
+
+SPECS_FOLDER = "specs"  # of a build: what it was generated from, for its supervisor
 
 COMPILER = "gcc"
 COMPILE_LIMIT_S = 180.0
@@ -101,18 +104,26 @@ def native_build(sanitizer: str = "", tests: bool = False) -> NativeBuild:
     """
     compiler = compiler_version()
     generated = {str(name): text for name, text in generated_files().items()}
+    specs = {name: spec_path(name).read_text(encoding="utf-8") for name in SPEC_NAMES}
     inputs: dict[str, str | bytes | Path] = {
         "compiler": compiler,
         "flags": " ".join((*WARNINGS, *FLAGS, *SANITIZERS[sanitizer])),
         "recipe": Path(__file__),
         "tests": str(tests),
         **{f"generated/{name}": text for name, text in generated.items()},
+        **{f"{SPECS_FOLDER}/{name}": text for name, text in specs.items()},
         **{str(path): REPOSITORY / path for path in _all_sources()},
     }
     name = "native" + (f"-{sanitizer}" if sanitizer else "") + ("-tests" if tests else "")
     log = log_path(name, inputs)
     build = _builder(sanitizer, tests, generated, log)
-    return NativeBuild(artifact(name, inputs, build))
+
+    def build_with_specs(directory: Path) -> None:
+        for spec, text in specs.items():
+            write_if_changed(directory / SPECS_FOLDER / f"{spec}.yaml", text)
+        build(directory)
+
+    return NativeBuild(artifact(name, inputs, build_with_specs))
 
 
 def compiler_version() -> str:

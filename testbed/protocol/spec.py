@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from testbed.errors import TestbedError
 
 PROTOCOL_DIR = Path(__file__).resolve().parent
 SPEC_NAMES = ("wire", "core", "opencl")
+SPECS_VARIABLE = "WORMHOLE_SPECS"
 
 FIELD_BYTES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "s32": 4, "s64": 8}
 
@@ -76,8 +78,12 @@ class Wire:
 
 
 def spec_path(name: str) -> Path:
-    """Path of a spec that belongs to the repository."""
-    return PROTOCOL_DIR / f"{name}.yaml"
+    """Path of a spec: the repository's, or of the folder that the environment names.
+
+    A supervisor reads the specs that its worker was built from, so that an edit of the repository's
+    in the middle of a run does not set the two at odds.
+    """
+    return Path(os.environ.get(SPECS_VARIABLE) or PROTOCOL_DIR) / f"{name}.yaml"
 
 
 def read_spec(path: Path, schema_name: str) -> dict[str, Any]:
