@@ -114,9 +114,8 @@ static int wait_for_room(struct wh_client *client, uint64_t busy_location, uint6
         nanosleep(&pause, NULL);
         return wh_client_check(client);
     }
-    int error = wh_ring_wait_until(client, wh_thread_get(),
-                                   wh_arena_busy_word(client->arena, busy_location), 1,
-                                   &client->header->space_waiting, deadline_ns);
+    const uint32_t *word = wh_arena_busy_word(client->arena, busy_location);
+    int error = wh_ring_wait_for_room(client, wh_thread_get(), word, 1, deadline_ns);
     return error == -ETIMEDOUT ? -ENOMEM : error;
 }
 

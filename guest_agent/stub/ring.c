@@ -60,27 +60,37 @@ static int look_interval_ms(uint64_t deadline_ns)
 }
 
 /*
- * Says that somebody sleeps. A reply slot has one waiter, whose flag the worker takes. For ring
- * space and arena blocks several threads wait, each for a word of its own: there the flag is a
- * count, which the worker only reads, so that no waiter's waking or giving up silences another.
+ * Whom a sleeper asks to be woken: the worker thread that answers `sequence` in its reply slot, or,
+ * with no slot, whoever makes room in the ring or in the arena.
  */
-static void begin_waiting(struct wh_client *client, uint32_t *flag)
+struct sleeper {
+    uint32_t *waiting; /* of the reply slot; NULL */
+    uint32_t sequence;
+};
+
+/*
+ * A reply slot has one waiter. Its flag is the sequence that it waits for, since a worker thread
+ * may be late to look at the flag for the reply before: it must not take this one's. For room
+ * several threads wait, each for a word of its own: there the flag is a count, which the worker
+ * only reads, so that no waiter's waking or giving up silences another.
+ */
+static void begin_waiting(struct wh_client *client, const struct sleeper *sleeper)
 {
-    if (flag == &client->header->space_waiting) {
-        __atomic_add_fetch(flag, 1, __ATOMIC_SEQ_CST);
+    if (sleeper->waiting != NULL) {
+        wh_store32(sleeper->waiting, sleeper->sequence);
     } else {
-        wh_store32(flag, 1);
+        __atomic_add_fetch(&client->header->space_waiting, 1, __ATOMIC_SEQ_CST);
     }
     /* Pairs with the fence in the worker between storing the word and looking at the flag. */
     wh_fence();
 }
 
-static void end_waiting(struct wh_client *client, uint32_t *flag)
+static void end_waiting(struct wh_client *client, const struct sleeper *sleeper)
 {
-    if (flag == &client->header->space_waiting) {
-        __atomic_sub_fetch(flag, 1, __ATOMIC_SEQ_CST);
+    if (sleeper->waiting != NULL) {
+        wh_store32(sleeper->waiting, 0);
     } else {
-        wh_store32(flag, 0);
+        __atomic_sub_fetch(&client->header->space_waiting, 1, __ATOMIC_SEQ_CST);
     }
 }
 
@@ -103,14 +113,9 @@ static int sleep_once(struct wh_client *client, struct wh_thread *thread, const 
     return error != 0 ? error : check_heartbeat(client, heartbeat);
 }
 
-int wh_ring_wait(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
-                 uint32_t value, uint32_t *flag)
-{
-    return wh_ring_wait_until(client, thread, word, value, flag, UINT64_MAX);
-}
-
-int wh_ring_wait_until(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
-                       uint32_t value, uint32_t *flag, uint64_t deadline_ns)
+/* Spins, then sleeps until the word differs from `value`. 0, -ETIMEDOUT, or -EPIPE. */
+static int wait_until(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
+                      uint32_t value, struct sleeper sleeper, uint64_t deadline_ns)
 {
     struct heartbeat heartbeat = {0};
     if (spin(client, word, value)) {
@@ -119,16 +124,22 @@ int wh_ring_wait_until(struct wh_client *client, struct wh_thread *thread, const
     wh_count(&thread->counters.sleeps, 1);
     for (;;) {
         /* Again before every sleep: the worker may have taken the flag for an earlier wake. */
-        begin_waiting(client, flag);
+        begin_waiting(client, &sleeper);
         int error = 0;
         if (wh_load_acquire32(word) == value) {
             error = sleep_once(client, thread, word, value, deadline_ns, &heartbeat);
         }
-        end_waiting(client, flag);
+        end_waiting(client, &sleeper);
         if (error != 0 || wh_load_acquire32(word) != value) {
             return error;
         }
     }
+}
+
+int wh_ring_wait_for_room(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
+                          uint32_t value, uint64_t deadline_ns)
+{
+    return wait_until(client, thread, word, value, (struct sleeper){0}, deadline_ns);
 }
 
 /* Waits until `size_bytes` fit behind head; the publish lock is held. */
@@ -150,8 +161,8 @@ static int wait_for_space(struct wh_client *client, struct wh_thread *thread, ui
             counted = true;
         }
         /* The low half of the tail changes with every request consumed. */
-        int error = wh_ring_wait(client, thread, (const uint32_t *)(const void *)&header->tail,
-                                 (uint32_t)tail, &header->space_waiting);
+        const uint32_t *word = (const uint32_t *)(const void *)&header->tail;
+        int error = wh_ring_wait_for_room(client, thread, word, (uint32_t)tail, UINT64_MAX);
         if (error != 0) {
             return error;
         }
@@ -227,13 +238,14 @@ int wh_ring_receive(struct wh_client *client, struct wh_thread *thread, struct w
     uint8_t *slot = client->slots + (size_t)wh_lane_index(client, lane) * WH_SLOT_BYTES;
     struct wh_slot_header *flags = (struct wh_slot_header *)(void *)slot;
     struct wh_reply_header *reply = (struct wh_reply_header *)(void *)(slot + sizeof(*flags));
+    const struct sleeper sleeper = {.waiting = &flags->waiting, .sequence = lane->sequence};
     const size_t room = WH_SLOT_BYTES - sizeof(*flags) - sizeof(*reply);
     for (;;) {
         uint32_t ready = wh_load_acquire32(&reply->ready);
         if (ready == lane->sequence) {
             break;
         }
-        int error = wh_ring_wait(client, thread, &reply->ready, ready, &flags->waiting);
+        int error = wait_until(client, thread, &reply->ready, ready, sleeper, UINT64_MAX);
         if (error != 0) {
             return error;
         }

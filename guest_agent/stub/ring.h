@@ -16,14 +16,10 @@ int wh_ring_receive(struct wh_client *client, struct wh_thread *thread, struct w
                     struct wh_buffer *buffer, struct wh_reply_header *header);
 
 /*
- * Spins, then sleeps until the 32-bit word differs from `value`; *flag tells the worker that
- * somebody sleeps. 0, or -EPIPE if the session died.
+ * For ring space and arena blocks: spins, then sleeps until the 32-bit word differs from `value`,
+ * no later than deadline_ns (wh_now_ns): then -ETIMEDOUT. 0, or -EPIPE if the session died.
  */
-int wh_ring_wait(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
-                 uint32_t value, uint32_t *flag);
-
-/* The same, but no later than deadline_ns (wh_now_ns): then -ETIMEDOUT. */
-int wh_ring_wait_until(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
-                       uint32_t value, uint32_t *flag, uint64_t deadline_ns);
+int wh_ring_wait_for_room(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
+                          uint32_t value, uint64_t deadline_ns);
 
 #endif

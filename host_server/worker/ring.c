@@ -243,9 +243,9 @@ static void send_reply(struct wh_ring *ring, struct wh_executor *executor,
            sizeof(reply) - offsetof(struct wh_reply_header, size_bytes));
     /* Pairs with the client's acquire load of ready. */
     wh_store_release32(&to->ready, reply.ready);
-    /* Pairs with the client, which raises waiting, fences and rechecks ready. */
+    /* Pairs with begin_waiting in the client, which says what it waits for, fences and rechecks. */
     wh_fence();
-    bool waits = wh_take_flag(&flags->waiting);
+    bool waits = wh_take_flag_of(&flags->waiting, reply.ready);
     if (waits || ring->session->notify_always) {
         wh_wake_client(ring->session);
     }

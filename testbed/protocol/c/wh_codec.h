@@ -88,6 +88,13 @@ static inline bool wh_take_flag(uint32_t *flag)
     return wh_load32(flag) != 0 && __atomic_exchange_n(flag, 0, __ATOMIC_SEQ_CST) != 0;
 }
 
+/* Takes the flag of a sleeper that waits for this very value, and of no later one. */
+static inline bool wh_take_flag_of(uint32_t *flag, uint32_t value)
+{
+    return wh_load32(flag) == value &&
+           __atomic_compare_exchange_n(flag, &value, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
 /* Adds to a counter that one thread owns and others read. */
 static inline void wh_count(uint64_t *counter, uint64_t amount)
 {
