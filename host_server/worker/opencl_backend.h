@@ -64,6 +64,10 @@ void wh_cl_hide(cl_uint param, const cl_uint *opaque, size_t count, void *value,
 bool wh_cl_properties_end(const void *properties, size_t size_bytes);
 bool wh_cl_string_ends(const char *text, size_t size_bytes);
 
+/* At least least_bytes of bytes of a request, zeros behind those that came; NULL for NULL. */
+const void *wh_cl_padded(struct wh_request *request, const void *bytes, size_t size_bytes,
+                         size_t least_bytes);
+
 /* What a query of image formats wrote. */
 size_t wh_cl_image_format_bytes(cl_uint num_entries, const cl_uint *num_image_formats);
 

@@ -135,6 +135,20 @@ bool wh_cl_string_ends(const char *text, size_t size_bytes)
     return text == NULL || (size_bytes > 0 && text[size_bytes - 1] == '\0');
 }
 
+const void *wh_cl_padded(struct wh_request *request, const void *bytes, size_t size_bytes,
+                         size_t least_bytes)
+{
+    if (bytes == NULL || size_bytes >= least_bytes) {
+        return bytes;
+    }
+    uint8_t *padded = wh_scratch(request, least_bytes);
+    if (padded != NULL) {
+        memcpy(padded, bytes, size_bytes);
+        memset(padded + size_bytes, 0, least_bytes - size_bytes);
+    }
+    return padded;
+}
+
 size_t wh_cl_image_format_bytes(cl_uint num_entries, const cl_uint *num_image_formats)
 {
     cl_uint count = num_entries;

@@ -25,6 +25,7 @@ struct transfer {
     cl_mem mem;
     bool blocking;
     bool copies;
+    bool image;           /* origin and region count its elements, rows and slices */
     const size_t *origin; /* NULL: no rectangle */
     const size_t *region;
     size_t row_pitch;
@@ -63,6 +64,11 @@ static void take_transfer(struct wh_request *request, struct transfer *transfer)
 static cl_int enqueue_read(const struct transfer *transfer, void *to, cl_event *event)
 {
     static const size_t zero[3];
+    if (transfer->image) {
+        return wh_cl->clEnqueueReadImage(transfer->queue, transfer->mem, transfer->blocking,
+                                         transfer->origin, transfer->region, 0, 0, to,
+                                         transfer->wait_count, transfer->wait_list, event);
+    }
     if (transfer->origin != NULL) {
         return wh_cl->clEnqueueReadBufferRect(transfer->queue, transfer->mem, transfer->blocking,
                                               transfer->origin, zero, transfer->region,
@@ -256,6 +262,11 @@ static void watch_write(struct pending_write *write, cl_event event)
 static cl_int enqueue_write(const struct transfer *transfer, const void *from, cl_event *event)
 {
     static const size_t zero[3];
+    if (transfer->image) {
+        return wh_cl->clEnqueueWriteImage(transfer->queue, transfer->mem, transfer->blocking,
+                                          transfer->origin, transfer->region, 0, 0, from,
+                                          transfer->wait_count, transfer->wait_list, event);
+    }
     if (transfer->origin != NULL) {
         return wh_cl->clEnqueueWriteBufferRect(
             transfer->queue, transfer->mem, transfer->blocking, transfer->origin, zero,
@@ -410,6 +421,49 @@ int wh_skeleton_clEnqueueWriteBufferRect(struct wh_request *request)
     struct transfer transfer;
     take_rectangle(request, &transfer);
     return write_data(request, WH_OP_clEnqueueWriteBufferRect, &transfer);
+}
+
+/* As a rectangle; how large its elements are the image says. */
+static void take_image(struct wh_request *request, struct transfer *transfer)
+{
+    size_t element_bytes = 0;
+    take_rectangle(request, transfer);
+    transfer->image = true;
+    if (wh_request_failed(request) || transfer->error != CL_SUCCESS) {
+        return;
+    }
+    transfer->error = wh_cl->clGetImageInfo(transfer->mem, CL_IMAGE_ELEMENT_SIZE,
+                                            sizeof(element_bytes), &element_bytes, NULL);
+    if (transfer->error == CL_SUCCESS &&
+        __builtin_mul_overflow(transfer->size, element_bytes, &transfer->size)) {
+        request->failed = true;
+    }
+}
+
+static int read_image(struct wh_request *request, uint16_t opcode)
+{
+    struct transfer transfer;
+    take_image(request, &transfer);
+    return transfer.blocking ? read_blocking(request, opcode, &transfer)
+                             : read_later(request, opcode, &transfer);
+}
+
+int wh_skeleton_clEnqueueReadImage(struct wh_request *request)
+{
+    return read_image(request, WH_OP_clEnqueueReadImage);
+}
+
+/* The client's mapped memory is a copy: mapping is reading. */
+int wh_skeleton_clEnqueueMapImage(struct wh_request *request)
+{
+    return read_image(request, WH_OP_clEnqueueMapImage);
+}
+
+int wh_skeleton_clEnqueueWriteImage(struct wh_request *request)
+{
+    struct transfer transfer;
+    take_image(request, &transfer);
+    return write_data(request, WH_OP_clEnqueueWriteImage, &transfer);
 }
 
 int wh_skeleton_clFinish(struct wh_request *request)

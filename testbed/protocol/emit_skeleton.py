@@ -201,10 +201,14 @@ def _take(argument: Argument) -> list[str]:
             f"        (void *)wh_cl_objects(request, {kind}, &{name}_count, &error);",
         ]
     if argument.in_bytes or argument.string:
-        return [
+        take = [
             f"    size_t {name}_bytes = 0;",
             f"    {argument.type}{name} = wh_take_blob(request, &{name}_bytes, {BLOB_BYTES_MAX});",
         ]
+        if argument.padded:
+            padded = f"wh_cl_padded(request, {name}, {name}_bytes, {argument.padded})"
+            take.append(f"    {name} = {padded};")
+        return take
     if argument.out:
         return [
             f"    size_t {name}_bytes = 0;",
@@ -220,6 +224,8 @@ def _validate(function: Function) -> list[str]:
     conditions = []
     for argument in function.args:
         name = argument.name
+        if argument.padded:
+            continue
         if argument.in_bytes and "wh_cl_" not in argument.in_bytes:
             conditions.append(f"({name} != NULL && {name}_bytes < {argument.in_bytes})")
         elif argument.in_bytes.startswith("wh_cl_properties_bytes"):

@@ -212,6 +212,7 @@ class Argument:
     handles: str
     count: str
     in_bytes: str
+    padded: str
     string: bool
     out: str
     size: str
@@ -358,6 +359,7 @@ def _argument(entry: dict[str, Any]) -> Argument:
         handles=entry.get("handles", ""),
         count=entry.get("count", ""),
         in_bytes=entry.get("in", ""),
+        padded=entry.get("padded", ""),
         string=entry.get("string", False),
         out=entry.get("out", ""),
         size=entry.get("size", ""),

@@ -218,6 +218,9 @@ bool wh_cl_own_answer(const struct wh_cl_query *query, cl_int *error)
         return own_queue(query, object, error);
     case WH_OP_clGetMemObjectInfo:
         return own_mem(query, object, error);
+    case WH_OP_clGetImageInfo:
+        return query->param == CL_IMAGE_BUFFER && object->u.of_mem.image.element_bytes != 0 &&
+               answer_pointer(query, object->u.of_mem.sub ? object->parent : NULL, error);
     case WH_OP_clGetProgramInfo:
         return own_program(query, object, error);
     case WH_OP_clGetKernelInfo:

@@ -96,8 +96,15 @@ cl_int CL_API_CALL wh_stub_clEnqueueUnmapMemObject(cl_command_queue command_queu
     bool unseen = wh_cl_reads_abandon(map->address, map->size);
     transfer.size = map->writes && !unseen ? map->size : 0;
     transfer.from = map->address;
-    error =
-        event != NULL && created == NULL ? CL_OUT_OF_HOST_MEMORY : wh_cl_write(&transfer, created);
+    bool image = ((struct wh_cl_object *)memobj)->u.of_mem.image.element_bytes != 0;
+    if (event != NULL && created == NULL) {
+        error = CL_OUT_OF_HOST_MEMORY;
+    } else if (image && transfer.size > 0) {
+        transfer.opcode = WH_OP_clEnqueueWriteImage;
+        error = wh_cl_unmap_image(&transfer, map, created);
+    } else {
+        error = wh_cl_write(&transfer, created);
+    }
     wh_cl_map_free(map);
     return wh_cl_enqueued(created, error, event);
 }

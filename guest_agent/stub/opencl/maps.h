@@ -33,4 +33,9 @@ void wh_cl_map_add(struct wh_cl_object *mem, struct wh_cl_map *map);
 /* Takes the latest map with this address out of the list; NULL if the object has none. */
 struct wh_cl_map *wh_cl_map_take(struct wh_cl_object *mem, const void *address);
 
+/* Writes what was mapped of an image back (image.c). */
+struct wh_cl_transfer;
+cl_int wh_cl_unmap_image(const struct wh_cl_transfer *transfer, const struct wh_cl_map *map,
+                         struct wh_cl_object *event);
+
 #endif

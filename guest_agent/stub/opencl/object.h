@@ -27,6 +27,15 @@ struct wh_cl_info;
 struct wh_cl_map;
 struct wh_cl_argument;
 
+/* What the server says of an image. */
+struct wh_cl_image {
+    cl_mem_object_type type;
+    uint32_t element_bytes; /* 0: the object is a buffer */
+    size_t size[3];         /* pixels, rows and slices, as origins and regions count them */
+    size_t row_pitch; /* as the API reports them; image.c says which rows are apart by which */
+    size_t slice_pitch;
+};
+
 struct wh_cl_object {
     const cl_icd_dispatch *dispatch; /* first: the loader calls through it */
     uint64_t handle;
@@ -53,6 +62,7 @@ struct wh_cl_object {
             void *host; /* CL_MEM_USE_HOST_PTR */
             bool sub;
             struct wh_cl_map *maps;
+            struct wh_cl_image image;
         } of_mem;
         struct {
             struct wh_cl_object **devices;
@@ -194,6 +204,7 @@ void wh_cl_keep_user_event(struct wh_cl_object *object, cl_context context);
 size_t wh_cl_properties_bytes(const void *properties);
 cl_command_queue_properties wh_cl_queue_properties(const cl_queue_properties *properties);
 size_t wh_cl_region_bytes(cl_buffer_create_type type, const void *region);
+size_t wh_cl_color_bytes(const void *image);
 
 /* A source with the headers that the options' directories hold, to be freed; NULL if there are none
  * (includes.c). */

@@ -46,11 +46,14 @@ static void put_rectangle(struct wh_call *call, const struct wh_cl_transfer *tra
                           const struct piece *piece, size_t row_pitch, size_t slice_pitch,
                           enum wh_cl_mode mode)
 {
+    const size_t *bytes = piece->rows.region;
+    size_t unit = transfer->element_bytes == 0 ? 1 : transfer->element_bytes;
+    const size_t region[3] = {bytes[0] / unit, bytes[1], bytes[2]};
     wh_put_u64(call, wh_cl_handle(transfer->queue));
     wh_put_u64(call, wh_cl_handle(transfer->mem));
     wh_put_u64(call, mode);
     wh_put_blob(call, piece->buffer_origin, sizeof(piece->buffer_origin));
-    wh_put_blob(call, piece->rows.region, sizeof(piece->rows.region));
+    wh_put_blob(call, region, sizeof(region));
     wh_put_u64(call, row_pitch);
     wh_put_u64(call, slice_pitch);
     wh_cl_put_handles(call, (const void *const *)transfer->wait_list, transfer->wait_count);
@@ -96,6 +99,19 @@ static cl_int end_rectangle(struct wh_call *call, struct wh_cl_reads *reads, voi
     return error;
 }
 
+/* A non-blocking transfer of an image may go one way: its bounds are checked here. */
+static cl_int call_later(struct wh_call *call, const struct wh_cl_transfer *transfer)
+{
+    if (transfer->element_bytes == 0) {
+        return wh_cl_call_error(call);
+    }
+    uint64_t shape = wh_cl_shape(transfer->opcode);
+    shape = wh_cl_shape_add(shape, wh_cl_handle(transfer->queue));
+    shape = wh_cl_shape_add(shape, wh_cl_handle(transfer->mem));
+    shape = wh_cl_shape_add(shape, transfer->event != NULL);
+    return wh_cl_call_shape(call, transfer->queue, shape);
+}
+
 static cl_int read_rectangle_later(const struct wh_cl_transfer *transfer, const struct piece *piece,
                                    struct wh_call *call)
 {
@@ -106,13 +122,20 @@ static cl_int read_rectangle_later(const struct wh_cl_transfer *transfer, const 
         return CL_OUT_OF_HOST_MEMORY;
     }
     wh_cl_read_put(call, read);
-    cl_int error = wh_cl_call_error(call);
+    cl_int error = call_later(call, transfer);
     if (error == CL_SUCCESS) {
         wh_cl_read_add(read);
     } else {
         wh_cl_read_cancel(read);
     }
     return error;
+}
+
+static bool has_gaps(const struct wh_cl_rows *rows)
+{
+    const size_t *region = rows->region;
+    bool between_rows = region[1] > 1 && rows->row_pitch != region[0];
+    return between_rows || (region[2] > 1 && rows->slice_pitch != region[0] * region[1]);
 }
 
 static cl_int move_piece(const struct wh_cl_transfer *transfer, const struct piece *piece,
@@ -131,53 +154,83 @@ static cl_int move_piece(const struct wh_cl_transfer *transfer, const struct pie
     if (reading && !blocking) {
         return read_rectangle_later(transfer, piece, &call);
     }
-    uint8_t *packed = malloc(piece->size);
+    bool gaps = has_gaps(&piece->rows);
+    uint8_t *packed = gaps ? malloc(piece->size) : piece->rows.first;
     if (packed == NULL) {
         wh_call_end(&call);
         return CL_OUT_OF_HOST_MEMORY;
     }
+    cl_int error = CL_SUCCESS;
     if (reading) {
         wh_put_out(&call, piece->size, true);
     } else {
-        wh_cl_rows_copy(&piece->rows, packed, true);
+        if (gaps) {
+            wh_cl_rows_copy(&piece->rows, packed, true);
+        }
         wh_cl_put_write(&call, mode, packed, piece->size);
     }
     if (blocking) {
         wh_call_blocks(&call);
         wh_cl_put_reads(&call, &reads, 0);
+        error = end_rectangle(&call, &reads, reading ? packed : NULL, piece->size);
     } else {
         wh_cl_put_no_reads(&call, &reads);
+        error = call_later(&call, transfer);
     }
-    cl_int error = end_rectangle(&call, &reads, reading ? packed : NULL, piece->size);
-    if (reading && error == CL_SUCCESS) {
+    if (reading && gaps && error == CL_SUCCESS) {
         wh_cl_rows_copy(&piece->rows, packed, false);
     }
-    free(packed);
+    if (gaps) {
+        free(packed);
+    }
     return error;
 }
 
-/* As many whole slices from (row, slice) as fit the limit, or as many rows of that slice. */
-static void cut_piece(struct piece *piece, const struct rectangle *host, uint8_t *memory,
-                      const size_t *buffer_origin, const size_t *at, size_t limit)
+/* As many whole slices from `at` as fit the limit, or as many rows of that slice, or as much of
+ * that row. at: bytes, rows, slices. */
+static void cut_piece(struct piece *piece, const struct wh_cl_transfer *transfer,
+                      const struct rectangle *host, const size_t *buffer_origin, const size_t *at,
+                      size_t limit)
 {
+    uint8_t *memory = transfer->to != NULL ? transfer->to : (uint8_t *)transfer->from;
+    size_t unit = transfer->element_bytes == 0 ? 1 : transfer->element_bytes;
     const size_t *region = host->region;
-    size_t plane = region[0] * region[1];
-    size_t rows = region[1] - at[1];
-    size_t slices = at[1] == 0 && plane <= limit ? limit / plane : 1;
-    if (plane > limit && rows > limit / region[0]) {
-        rows = limit < region[0] ? 1 : limit / region[0];
+    size_t *size = piece->rows.region;
+    size[0] = region[0] - at[0];
+    size[1] = 1;
+    size[2] = 1;
+    if (size[0] > limit) {
+        size[0] = limit < unit ? unit : limit / unit * unit;
+    } else if (size[0] == region[0]) {
+        size_t plane = region[0] * region[1];
+        size[1] = region[1] - at[1];
+        size[1] = size[1] < limit / region[0] ? size[1] : limit / region[0];
+        size[2] = at[1] == 0 && plane <= limit ? limit / plane : 1;
+        size[2] = size[2] < region[2] - at[2] ? size[2] : region[2] - at[2];
     }
-    slices = slices < region[2] - at[2] ? slices : region[2] - at[2];
-    piece->rows.region[0] = region[0];
-    piece->rows.region[1] = rows;
-    piece->rows.region[2] = slices;
     piece->rows.row_pitch = host->row_pitch;
     piece->rows.slice_pitch = host->slice_pitch;
-    piece->rows.first = memory + host->origin[0] + (host->origin[1] + at[1]) * host->row_pitch +
+    piece->rows.first = memory + host->origin[0] + at[0] +
+                        (host->origin[1] + at[1]) * host->row_pitch +
                         (host->origin[2] + at[2]) * host->slice_pitch;
-    piece->size = region[0] * rows * slices;
-    for (int i = 0; i < 3; i++) {
-        piece->buffer_origin[i] = buffer_origin[i] + at[i];
+    piece->size = size[0] * size[1] * size[2];
+    piece->buffer_origin[0] = buffer_origin[0] + at[0] / unit;
+    piece->buffer_origin[1] = buffer_origin[1] + at[1];
+    piece->buffer_origin[2] = buffer_origin[2] + at[2];
+}
+
+/* Goes on to what comes behind a piece. */
+static void step(size_t *at, const struct wh_cl_rows *rows, const size_t *region)
+{
+    at[0] += rows->region[0];
+    if (at[0] < region[0]) {
+        return;
+    }
+    at[0] = 0;
+    at[1] += rows->region[1];
+    if (at[1] == region[1]) {
+        at[1] = 0;
+        at[2] += rows->region[2];
     }
 }
 
@@ -196,17 +249,15 @@ static cl_int move_rectangle(const struct wh_cl_transfer *transfer, const size_t
     struct piece piece;
     size_t at[3] = {0, 0, 0};
     size_t limit = wh_cl_piece_limit(transfer);
-    uint8_t *memory = transfer->to != NULL ? transfer->to : (uint8_t *)transfer->from;
+    if (limit == 0) {
+        return WH_CL_LOST;
+    }
     wh_cl_pieces_begin(&pieces, transfer, event);
     while (at[2] < host->region[2]) {
-        cut_piece(&piece, host, memory, buffer_origin, at, limit);
-        at[1] += piece.rows.region[1];
-        if (at[1] == host->region[1]) {
-            at[1] = 0;
-            at[2] += piece.rows.region[2];
-        }
-        bool whole = at[2] == host->region[2] && piece.buffer_origin[2] == buffer_origin[2] &&
-                     piece.buffer_origin[1] == buffer_origin[1];
+        bool first = at[0] == 0 && at[1] == 0 && at[2] == 0;
+        cut_piece(&piece, transfer, host, buffer_origin, at, limit);
+        step(at, &piece.rows, host->region);
+        bool whole = first && at[2] == host->region[2];
         cl_int error = wh_cl_piece_begin(&pieces, at[2] == host->region[2]);
         if (error == CL_SUCCESS) {
             error = move_piece(&pieces.transfer, &piece, row_pitch,
@@ -218,6 +269,19 @@ static cl_int move_rectangle(const struct wh_cl_transfer *transfer, const size_t
         }
     }
     return CL_SUCCESS;
+}
+
+cl_int wh_cl_move_image(const struct wh_cl_transfer *transfer, const size_t *origin,
+                        const size_t *region, size_t row_pitch, size_t slice_pitch,
+                        struct wh_cl_object *event)
+{
+    static const size_t zero[3];
+    struct rectangle host = {zero, region, row_pitch, slice_pitch};
+    if (transfer->from != NULL) {
+        size_t end = region[0] + (region[1] - 1) * row_pitch + (region[2] - 1) * slice_pitch;
+        wh_cl_settle_source(transfer->from, end);
+    }
+    return move_rectangle(transfer, origin, &host, 0, 0, event);
 }
 
 static cl_int transfer_rectangle(const struct wh_cl_transfer *transfer, const size_t *buffer_origin,

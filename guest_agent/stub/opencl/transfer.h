@@ -13,8 +13,9 @@ struct wh_cl_transfer {
     cl_bool blocking;
     size_t offset;
     size_t size;
-    void *to;         /* a read */
-    const void *from; /* a write */
+    void *to;             /* a read */
+    const void *from;     /* a write */
+    size_t element_bytes; /* of an image; 0: a buffer */
     cl_uint wait_count;
     const cl_event *wait_list;
     struct wh_cl_object *event; /* of a piece */
@@ -62,5 +63,11 @@ cl_int wh_cl_check_transfer(const struct wh_cl_transfer *transfer);
 /* event: the object of the out event, NULL if none is wanted. */
 cl_int wh_cl_read(const struct wh_cl_transfer *transfer, struct wh_cl_object *event);
 cl_int wh_cl_write(const struct wh_cl_transfer *transfer, struct wh_cl_object *event);
+
+/* Moves a region between an image and rows in the application's memory, of which transfer.to or
+ * transfer.from is the first (rectangle.c). region: bytes, rows, slices. */
+cl_int wh_cl_move_image(const struct wh_cl_transfer *transfer, const size_t *origin,
+                        const size_t *region, size_t row_pitch, size_t slice_pitch,
+                        struct wh_cl_object *event);
 
 #endif
