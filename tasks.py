@@ -187,6 +187,38 @@ def bench_call(
     run_bench(placement, json, None if spin_us == DEFAULT_SPIN else spin_us)
 
 
+@task(
+    help={
+        "only": "suites by name, comma-separated (default: all)",
+        "system": SYSTEM_HELP,
+        "placement": f"{PLACEMENT_HELP}; a guest runs a few programs of each suite",
+        "native": "directory of an earlier run, whose native outcomes are taken",
+        "short": "only the programs that ./inv test runs",
+        "json": JSON_HELP,
+    }
+)
+@guarded
+def suites(
+    _: Context,
+    only: str = "",
+    system: str = "wormhole",
+    placement: str = "process",
+    native: str = "",
+    short: bool = False,
+    json: bool = False,
+) -> None:
+    """Other people's OpenCL programs and test suites, natively and forwarded: what differs."""
+    from testbed.experiment.suites.compare import table
+    from testbed.experiment.suites.run import Request, as_json, require_agreement, run_suites
+    from testbed.progress import say
+
+    request = Request(only, system, placement, native=Path(native) if native else None, short=short)
+    done, folder = run_suites(request, say)
+    print(json_module.dumps(as_json(done), indent=2) if json else table(done))
+    say(f"suites: {folder}")
+    require_agreement(done)
+
+
 @task(help={"name": "name of the VM", "memory-mib": "memory in MiB", "cores": "virtual processors"})
 @guarded
 def vm_boot(_: Context, name: str = "wormhole", memory_mib: int = 1024, cores: int = 2) -> None:
@@ -273,7 +305,9 @@ def test(_: Context) -> None:
 
 def _collection() -> Collection:
     """Task names as users type them: groups with a dot."""
-    top = Collection(doctor, reproduce, run, plot, execute, record, replay, generate, check, test)
+    top = Collection(
+        *(doctor, reproduce, run, plot, execute, record, replay, suites, generate, check, test)
+    )
     for name, members in (
         ("bench", {"call": bench_call}),
         ("vm", {"boot": vm_boot, "shell": vm_shell, "list": vm_list, "stop": vm_stop}),

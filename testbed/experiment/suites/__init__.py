@@ -1,0 +1,1 @@
+"""Other people's OpenCL programs and test suites, run natively and forwarded, and compared."""
