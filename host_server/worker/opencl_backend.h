@@ -61,6 +61,23 @@ void wh_cl_reply_error(struct wh_request *request, uint16_t opcode, cl_int error
 /* Zeros in place of an answer that is a pointer of this process. */
 void wh_cl_hide(cl_uint param, const cl_uint *opaque, size_t count, void *value, size_t size_bytes);
 
+/* Answers that would promise too much (opencl_truth.c); the list comes from the spec. */
+enum wh_cl_truth_rule {
+    WH_CL_TRUTH_HIDDEN,
+    WH_CL_TRUTH_CLEARED,
+    WH_CL_TRUTH_EXTENSIONS,
+    WH_CL_TRUTH_VERSIONS,
+};
+struct wh_cl_truth {
+    cl_uint param;
+    enum wh_cl_truth_rule rule;
+    uint64_t bits;
+};
+typedef cl_int (*wh_cl_ask)(void *object, cl_uint param, size_t size, void *value, size_t *written);
+cl_int wh_cl_tell(wh_cl_ask ask, void *object, const struct wh_cl_truth *truths, size_t count,
+                  cl_uint param, size_t size, void *value, size_t *written);
+extern const char *const wh_cl_extensions[]; /* NULL at the end */
+
 bool wh_cl_properties_end(const void *properties, size_t size_bytes);
 bool wh_cl_string_ends(const char *text, size_t size_bytes);
 

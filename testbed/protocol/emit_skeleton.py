@@ -134,7 +134,7 @@ def opencl_table_header(api: Api) -> str:
     """The backend's functions, found by name in the real library."""
     out = [banner("opencl.yaml"), "#ifndef WH_OPENCL_TABLE_H\n#define WH_OPENCL_TABLE_H\n\n"]
     out.append(TARGET + "#include <CL/cl_icd.h>\n\n#define WH_OPENCL_FUNCTIONS(X) \\\n")
-    names = [f.name for f in api.functions if f.forwarded]
+    names = [f.name for f in api.functions if f.forwarded and not f.calls]
     names.append("clSetEventCallback")
     out.append(" \\\n".join(f"    X({name})" for name in names))
     # Types come from the prototypes: cl_icd.h names its pointer types otherwise since 2024.
@@ -157,8 +157,11 @@ def opencl_source(api: Api) -> str:
             out.append(f"int wh_skeleton_{function.name}(struct wh_request *request);\n")
             out.append(f"#define skeleton_{function.name} wh_skeleton_{function.name}\n")
         else:
+            if function.truth:
+                out.append(_ask(function))
             out.append(opencl_skeleton(function))
     out.append("\n" + _dispatch("opencl", forwarded))
+    out.append("\n" + _extensions(api))
     out.append("\n" + _volatile(api))
     return "".join(out)
 
@@ -264,7 +267,12 @@ def _execute(function: Function) -> list[str]:
             arguments.append("&written")
         else:
             arguments.append(argument.name)
-    call = wrapped(f"wh_cl->{function.name}", arguments, ";")
+    call = wrapped(f"wh_cl->{function.backend}", arguments, ";")
+    if function.truth:
+        arguments[0:1] = [f"ask_{function.name}", arguments[0], "truths", "TRUTHS"]
+        lines.append(_truths(function))
+        arguments[3] = f"{len(function.truth)}u"
+        call = wrapped("wh_cl_tell", arguments, ";")
     if event:
         lines.append("    cl_event event = NULL;")
     if info:
@@ -313,6 +321,32 @@ def _execute(function: Function) -> list[str]:
             "        *param_value_size_ret = written;\n    }",
         ]
     return lines
+
+
+def _truths(function: Function) -> str:
+    """What the answers must not promise."""
+    out = ["    static const struct wh_cl_truth truths[] = {"]
+    for truth in function.truth:
+        rule = f"WH_CL_TRUTH_{truth.rule.upper()}"
+        out.append(f"        {{{truth.query}, {rule}, {truth.bits}}},")
+    return "\n".join([*out, "    };"])
+
+
+def _ask(function: Function) -> str:
+    """The real library's query, for whatever kind of object."""
+    types = [argument.type for argument in function.args]
+    return (
+        f"static cl_int ask_{function.name}(void *object, cl_uint param, size_t size,\n"
+        "    void *value, size_t *written)\n{\n"
+        f"    return wh_cl->{function.backend}(({types[0]})object, param, size, value, written);\n"
+        "}\n\n"
+    )
+
+
+def _extensions(api: Api) -> str:
+    out = ["const char *const wh_cl_extensions[] = {\n"]
+    out.extend(f'    "{name}",\n' for name in api.extensions)
+    return "".join([*out, "    NULL,\n};\n"])
 
 
 def _written(function: Function, argument: Argument, info: bool) -> str:

@@ -111,7 +111,10 @@ def opencl_header(api: Api) -> str:
     out.append(
         TARGET + "#include <CL/cl_icd.h>\n\n/* The dispatch table that every object points to. */\n"
     )
-    out.append("extern const cl_icd_dispatch wh_cl_dispatch;\n\n/* Written by hand: */\n")
+    out.append("extern const cl_icd_dispatch wh_cl_dispatch;\n\n")
+    out.append("/* Functions that are found by name alone; a name of NULL ends the list. */\n")
+    out.append("struct wh_cl_named {\n    const char *name;\n    void *function;\n};\n")
+    out.append("extern const struct wh_cl_named wh_cl_by_name[];\n\n/* Written by hand: */\n")
     for function in api.functions:
         if function.manual_stub:
             out.append(f"/* {function.name}: {function.manual_stub} */\n")
@@ -141,7 +144,14 @@ def opencl_source(api: Api) -> str:
         out.append("\n" + opencl_stub(api, function))
     out.append("\nconst cl_icd_dispatch wh_cl_dispatch = {\n")
     out.extend(f"    .{f.name} = wh_stub_{f.name},\n" for f in api.functions)
-    out.append("};\n")
+    out.append("};\n\n")
+    out.append("const struct wh_cl_named wh_cl_by_name[] = {\n")
+    out.extend(
+        f'    {{"{name}", (void *)wh_stub_{f.name}}},\n'
+        for f in api.functions
+        for name in f.by_name
+    )
+    out.append("    {NULL, NULL},\n};\n")
     return "".join(out)
 
 
@@ -156,6 +166,8 @@ def opencl_stub(api: Api, function: Function) -> str:
     body.append(f"    wh_count_api_call(WH_OP_{function.name});")
     if function.mode == "unsupported":
         body.extend(_unsupported(function))
+    elif function.mode == "answered":
+        body.extend(_answered(api, function))
     elif function.mode == "info":
         body.extend(_info(function))
     elif function.mode in ("retain", "release"):
@@ -184,6 +196,23 @@ def _unsupported(function: Function) -> list[str]:
         lines.append("    return CL_INVALID_OPERATION;")
     elif function.returns != "void":
         lines.append("    return NULL;")
+    return lines
+
+
+def _answered(api: Api, function: Function) -> list[str]:
+    """The rule's answer, unless an object is no live one."""
+    has_error = any(argument.errcode for argument in function.args)
+    fail = "return {error};"
+    if has_error:
+        fail = "return wh_cl_created(NULL, {error}, errcode_ret);"
+    elif function.returns == "void":
+        fail = "return;"
+    elif function.returns != "cl_int":
+        fail = "return NULL;"
+    lines = _checks(api, function, fail)
+    lines += [f"    (void){a.name};" for a in function.args if not (a.handle or a.errcode)]
+    if function.returns != "void":
+        lines.append("    " + fail.format(error=function.answers))
     return lines
 
 

@@ -235,6 +235,15 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class Truth:
+    """What the skeleton makes of one of the real library's answers."""
+
+    query: str
+    rule: str
+    bits: str
+
+
+@dataclass(frozen=True)
 class Function:
     """One function of an API and how it crosses."""
 
@@ -248,6 +257,10 @@ class Function:
     releases: str
     command: str
     prepare: str
+    answers: str
+    calls: str
+    by_name: tuple[str, ...]
+    truth: tuple[Truth, ...]
     immutable: str
     opaque: tuple[str, ...]
     volatile: tuple[str, ...]
@@ -260,7 +273,12 @@ class Function:
     @property
     def forwarded(self) -> bool:
         """Whether a message for it exists."""
-        return self.mode not in ("local", "unsupported")
+        return self.mode not in ("local", "answered", "unsupported")
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend's function."""
+        return self.calls or self.name
 
 
 @dataclass(frozen=True)
@@ -270,6 +288,7 @@ class Api:
     name: str
     version: int
     handles: tuple[Handle, ...]
+    extensions: tuple[str, ...]
     functions: tuple[Function, ...]
 
     def handle(self, name: str) -> Handle:
@@ -287,7 +306,10 @@ def load_api(name: str, path: Path | None = None) -> Api:
     handles = tuple(
         Handle(h["name"], h["kind"], h["type"], h["error"]) for h in data.get("handles", [])
     )
-    api = Api(data["name"], data["version"], handles, tuple(map(_function, data["functions"])))
+    extensions = tuple(name for entry in data.get("extensions", []) for name in entry["names"])
+    functions = tuple(map(_function, data["functions"]))
+    api = Api(data["name"], data["version"], handles, extensions, functions)
+    _refuse_duplicates(path, "$.extensions", list(api.extensions))
     _refuse_duplicates(path, "$.functions", [f.name for f in api.functions])
     _refuse_duplicates(path, "$.functions opcode", [hex(f.opcode) for f in api.functions])
     for function in api.functions:
@@ -315,6 +337,11 @@ def _check_function(path: Path, api: Api, function: Function) -> None:
                 "argument",
                 f"one of {', '.join(names)}",
             )
+    if (function.mode == "answered") != bool(function.answers):
+        raise TestbedError(
+            f"{path.name}: {where}: mode `answered` and key `answers` belong together",
+            "give both or neither",
+        )
     if function.blocks not in ("", "true") and function.blocks not in names:
         raise TestbedError(
             f"{path.name}: {where}.blocks: {function.blocks!r} is no argument",
@@ -338,6 +365,13 @@ def _function(entry: dict[str, Any]) -> Function:
         releases=entry.get("releases", ""),
         command=entry.get("command", ""),
         prepare=entry.get("prepare", ""),
+        answers=entry.get("answers", ""),
+        calls=entry.get("calls", ""),
+        by_name=tuple(entry.get("by_name", ())),
+        truth=tuple(
+            Truth(item["query"], item["rule"], item.get("bits", "0"))
+            for item in entry.get("truth", ())
+        ),
         immutable=entry.get("immutable", ""),
         opaque=tuple(entry.get("opaque", ())),
         volatile=("all",) if volatile == "all" else tuple(volatile),

@@ -83,13 +83,20 @@ EXPORTED cl_int CL_API_CALL clGetPlatformInfo(cl_platform_id platform, cl_platfo
 
 static void *find_function(const char *name)
 {
-    if (name != NULL && strcmp(name, "clIcdGetPlatformIDsKHR") == 0) {
+    if (name == NULL) {
+        return NULL;
+    }
+    if (strcmp(name, "clIcdGetPlatformIDsKHR") == 0) {
         return (void *)clIcdGetPlatformIDsKHR;
     }
-    if (name != NULL && strcmp(name, "clGetPlatformInfo") == 0) {
+    if (strcmp(name, "clGetPlatformInfo") == 0) {
         return (void *)clGetPlatformInfo;
     }
-    return NULL; /* no extension is forwarded yet that has functions of its own */
+    const struct wh_cl_named *named = wh_cl_by_name;
+    while (named->name != NULL && strcmp(named->name, name) != 0) {
+        named++;
+    }
+    return named->function;
 }
 
 void *CL_API_CALL wh_stub_clGetExtensionFunctionAddress(const char *func_name)

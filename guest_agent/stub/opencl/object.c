@@ -398,6 +398,12 @@ void wh_cl_keep_sub_buffer(struct wh_cl_object *object, cl_mem buffer, cl_mem_fl
     }
 }
 
+void wh_cl_keep_pipe(struct wh_cl_object *object, cl_context context, cl_mem_flags flags)
+{
+    wh_cl_set_parent(object, (struct wh_cl_object *)context);
+    object->u.of_mem.flags = flags;
+}
+
 void wh_cl_keep_sampler(struct wh_cl_object *object, cl_context context)
 {
     wh_cl_set_parent(object, (struct wh_cl_object *)context);

@@ -195,6 +195,7 @@ void wh_cl_keep_queue(struct wh_cl_object *object, cl_context context, cl_device
                       cl_command_queue_properties properties);
 void wh_cl_keep_sub_buffer(struct wh_cl_object *object, cl_mem buffer, cl_mem_flags flags,
                            const void *region);
+void wh_cl_keep_pipe(struct wh_cl_object *object, cl_context context, cl_mem_flags flags);
 void wh_cl_keep_sampler(struct wh_cl_object *object, cl_context context);
 void wh_cl_keep_kernel(struct wh_cl_object *object, cl_program program);
 void wh_cl_keep_clone(struct wh_cl_object *object, cl_kernel source);

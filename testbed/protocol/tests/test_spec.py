@@ -96,3 +96,13 @@ def test_the_whole_dispatch_table_is_there() -> None:
     for function in forwarded:
         if function.mode == "info":
             assert function.immutable, function.name
+
+
+def test_a_rule_needs_its_answer(tmp_path: Path) -> None:
+    message = _api(tmp_path, "mode: shape", "mode: answered")
+    assert "clFlush" in message and "answers" in message
+
+
+def test_an_extension_is_listed_once(tmp_path: Path) -> None:
+    twice = "extensions:\n  - {reason: A test., names: [cl_khr_icd, cl_khr_icd]}\nfunctions:"
+    assert "'cl_khr_icd' is defined twice" in _api(tmp_path, "functions:", twice)
