@@ -32,7 +32,7 @@ from host_server.worker_process import END_GRACE_S, WorkerSettings, log, spare_c
 from testbed.errors import TestbedError
 from testbed.protocol.wire import constant, hash_of_specs
 
-DEFAULT_SESSION_BYTES = 64 << 20
+DEFAULT_SESSION_BYTES = 2 << 30  # touched as used; in a region at most an equal share of it
 DEFAULT_SESSION_COUNT = 8
 DEFAULT_UID_BASE = 61184
 END_LIMIT_S = END_GRACE_S + 3.0

@@ -24,6 +24,7 @@ struct page {
 
 struct wh_arena {
     uint8_t *base;
+    uint64_t first_bytes; /* where page 0 lies in the whole arena */
     uint32_t page_count;
     uint32_t free_pages;
     uint32_t held_pages;
@@ -86,7 +87,7 @@ static uint32_t find(const struct wh_arena *arena, uint32_t length)
     return WH_NO_PAGE;
 }
 
-struct wh_arena *wh_arena_create(uint8_t *base, uint64_t size_bytes)
+struct wh_arena *wh_arena_create(uint8_t *base, uint64_t first_bytes, uint64_t size_bytes)
 {
     uint64_t page_count = size_bytes / WH_PAGE_BYTES;
     if (page_count == 0 || page_count >= WH_NO_PAGE) {
@@ -97,6 +98,7 @@ struct wh_arena *wh_arena_create(uint8_t *base, uint64_t size_bytes)
         return NULL;
     }
     arena->base = base;
+    arena->first_bytes = first_bytes;
     arena->page_count = (uint32_t)page_count;
     arena->free_pages = arena->page_count;
     arena->deferred_head = WH_NO_PAGE;
@@ -113,14 +115,14 @@ void wh_arena_destroy(struct wh_arena *arena)
     free(arena);
 }
 
-static uint64_t location_of(uint32_t first)
+static uint64_t location_of(const struct wh_arena *arena, uint32_t first)
 {
-    return (uint64_t)first * WH_PAGE_BYTES + WH_BLOCK_HEADER_BYTES;
+    return arena->first_bytes + (uint64_t)first * WH_PAGE_BYTES + WH_BLOCK_HEADER_BYTES;
 }
 
-static uint32_t page_of(uint64_t location)
+static uint32_t page_of(const struct wh_arena *arena, uint64_t location)
 {
-    return (uint32_t)(location / WH_PAGE_BYTES);
+    return (uint32_t)((location - arena->first_bytes) / WH_PAGE_BYTES);
 }
 
 uint32_t *wh_arena_busy_word(struct wh_arena *arena, uint64_t location)
@@ -156,14 +158,14 @@ uint64_t wh_arena_alloc(struct wh_arena *arena, uint64_t size_bytes)
     }
     mark(arena, first, length, true);
     arena->free_pages -= length;
-    uint64_t location = location_of(first);
+    uint64_t location = location_of(arena, first);
     wh_store32(wh_arena_busy_word(arena, location), 0);
     return location;
 }
 
 void wh_arena_hold(struct wh_arena *arena, uint64_t location)
 {
-    struct page *page = &arena->pages[page_of(location)];
+    struct page *page = &arena->pages[page_of(arena, location)];
     if (!page->held) {
         page->held = 1;
         arena->held_pages += page->length;
@@ -177,7 +179,7 @@ uint64_t wh_arena_held_bytes(const struct wh_arena *arena)
 
 void wh_arena_free(struct wh_arena *arena, uint64_t location)
 {
-    uint32_t first = page_of(location);
+    uint32_t first = page_of(arena, location);
     uint32_t length = arena->pages[first].length;
     if (arena->pages[first].held) {
         arena->pages[first].held = 0;
@@ -200,7 +202,7 @@ void wh_arena_free(struct wh_arena *arena, uint64_t location)
 
 void wh_arena_defer(struct wh_arena *arena, uint64_t location)
 {
-    uint32_t first = page_of(location);
+    uint32_t first = page_of(arena, location);
     arena->pages[first].next = WH_NO_PAGE;
     if (arena->deferred_tail == WH_NO_PAGE) {
         arena->deferred_head = first;
@@ -218,12 +220,12 @@ uint32_t wh_arena_reap(struct wh_arena *arena, uint32_t limit)
     while (*link != WH_NO_PAGE && busy < limit) {
         uint32_t first = *link;
         /* Pairs with the worker's release when it has read the block for the last time. */
-        if (wh_load_acquire32(wh_arena_busy_word(arena, location_of(first))) == 0) {
+        if (wh_load_acquire32(wh_arena_busy_word(arena, location_of(arena, first))) == 0) {
             *link = arena->pages[first].next;
             if (arena->deferred_tail == first) {
                 arena->deferred_tail = last;
             }
-            wh_arena_free(arena, location_of(first));
+            wh_arena_free(arena, location_of(arena, first));
         } else {
             busy++;
             last = first;
@@ -235,5 +237,5 @@ uint32_t wh_arena_reap(struct wh_arena *arena, uint32_t limit)
 
 uint64_t wh_arena_oldest_busy(const struct wh_arena *arena)
 {
-    return arena->deferred_head == WH_NO_PAGE ? 0 : location_of(arena->deferred_head);
+    return arena->deferred_head == WH_NO_PAGE ? 0 : location_of(arena, arena->deferred_head);
 }

@@ -13,8 +13,9 @@
 
 struct wh_arena;
 
-/* NULL without memory. base: first byte of the arena, page-aligned. */
-struct wh_arena *wh_arena_create(uint8_t *base, uint64_t size_bytes);
+/* Hands out part of the arena, whole pages from first_bytes on; NULL without memory. base: first
+ * byte of the whole arena, page-aligned; locations count from there. */
+struct wh_arena *wh_arena_create(uint8_t *base, uint64_t first_bytes, uint64_t size_bytes);
 void wh_arena_destroy(struct wh_arena *arena);
 
 /* Location of a new block, 0 if there is no room now. Its busy word is 0. */

@@ -156,7 +156,7 @@ static bool room_to_hold(struct wh_client *client, size_t size_bytes, uint64_t *
     pthread_mutex_lock(&client->arena_lock);
     for (int attempt = 0; attempt < 2 && !fits; attempt++) {
         wh_arena_reap(client->arena, attempt == 0 ? WH_REAP_LIMIT : UINT32_MAX);
-        fits = wh_arena_held_bytes(client->arena) + size_bytes <= client->arena_bytes / 2;
+        fits = wh_arena_held_bytes(client->arena) + size_bytes <= client->transfers_bytes / 2;
     }
     *busy = wh_arena_oldest_busy(client->arena);
     *busy = *busy == client->stuck_block ? 0 : *busy;
@@ -382,6 +382,54 @@ int wh_staging_copy(struct wh_staging *staging, void *to, size_t size_bytes)
     return 0;
 }
 
+/* The data begins with a page, so the block does a page less its header before it. */
+#define BACKING_GAP_BYTES (WH_PAGE_BYTES - WH_BLOCK_HEADER_BYTES)
+
+int wh_backing_take(struct wh_backing *backing, size_t size_bytes)
+{
+    int error = 0;
+    struct wh_client *client = wh_client_get(&error);
+    memset(backing, 0, sizeof(*backing));
+    if (client == NULL || !wh_client_uses_shm(client)) {
+        return -ENOTSUP;
+    }
+    if (size_bytes > wh_arena_largest(client->buffers) - BACKING_GAP_BYTES) {
+        return -ENOMEM;
+    }
+    pthread_mutex_lock(&client->arena_lock);
+    for (int attempt = 0; attempt < 2 && backing->location == 0; attempt++) {
+        wh_arena_reap(client->buffers, attempt == 0 ? WH_REAP_LIMIT : UINT32_MAX);
+        backing->location = wh_arena_alloc(client->buffers, size_bytes + BACKING_GAP_BYTES);
+    }
+    pthread_mutex_unlock(&client->arena_lock);
+    if (backing->location == 0) {
+        return -ENOMEM;
+    }
+    wh_store32(wh_arena_busy_word(client->buffers, backing->location), 1);
+    backing->address = client->arena_base + backing->location + BACKING_GAP_BYTES;
+    backing->serial = client->serial;
+    return 0;
+}
+
+void wh_backing_free(struct wh_backing *backing, bool known_to_worker)
+{
+    int error = 0;
+    if (backing->location == 0 || wh_session_serial() != backing->serial) {
+        return;
+    }
+    struct wh_client *client = wh_client_get(&error);
+    if (client != NULL) {
+        pthread_mutex_lock(&client->arena_lock);
+        if (known_to_worker) {
+            wh_arena_defer(client->buffers, backing->location);
+        } else {
+            wh_arena_free(client->buffers, backing->location);
+        }
+        pthread_mutex_unlock(&client->arena_lock);
+    }
+    backing->location = 0;
+}
+
 void wh_staging_free(struct wh_staging *staging)
 {
     struct wh_client *client = client_of(staging);
@@ -581,6 +629,15 @@ bool wh_local_answers(void)
 bool wh_oneway_calls(void)
 {
     return wh_config()->oneway;
+}
+
+void wh_count_bytes(size_t sent_bytes, size_t received_bytes)
+{
+    struct wh_thread *thread = wh_thread_get();
+    if (thread != NULL) {
+        wh_count(&thread->counters.bytes_sent, sent_bytes);
+        wh_count(&thread->counters.bytes_received, received_bytes);
+    }
 }
 
 void wh_count_api_call(uint16_t opcode)

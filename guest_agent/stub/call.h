@@ -111,6 +111,20 @@ int wh_staging_copy(struct wh_staging *staging, void *to, size_t size_bytes);
 void wh_staging_free(struct wh_staging *staging);
 
 /*
+ * Memory that a buffer lives in, seen by both sides: page-aligned, in the request as its location.
+ * The worker clears the block's busy word when nothing uses the buffer any more.
+ */
+struct wh_backing {
+    uint64_t location; /* of the block; 0: none */
+    uint8_t *address;  /* of the buffer's first byte */
+    uint32_t serial;
+};
+
+/* 0, -ENOMEM without room, -ENOTSUP where client and server share no memory. */
+int wh_backing_take(struct wh_backing *backing, size_t size_bytes);
+void wh_backing_free(struct wh_backing *backing, bool known_to_worker); /* of location 0: nothing */
+
+/*
  * Publishes without waiting. Returns 0 or -errno (session dead). With the one-way switch off it
  * waits for an empty reply, so that wh_take_async_error then gives this call's own error. Ends the
  * call.
@@ -136,6 +150,9 @@ int32_t wh_take_async_error(void);
 /* Switches (read once). */
 bool wh_local_answers(void);
 bool wh_oneway_calls(void);
+
+/* Counts data that the caller copied in the session's memory itself. */
+void wh_count_bytes(size_t sent_bytes, size_t received_bytes);
 
 /* Counts an API call of the application (every entry point, forwarded or local). */
 void wh_count_api_call(uint16_t opcode);

@@ -112,6 +112,7 @@ static void after_fork_in_child(void)
         close_descriptors(current);
         /* No thread that used it exists here; the mapping was not inherited. */
         wh_arena_destroy(current->arena);
+        wh_arena_destroy(current->buffers);
         free(current);
         current = NULL;
         serial++;
@@ -329,6 +330,7 @@ static void destroy_client(struct wh_client *client)
         munmap(client->base, client->size_bytes);
     }
     wh_arena_destroy(client->arena);
+    wh_arena_destroy(client->buffers);
     free(client);
 }
 
@@ -423,6 +425,21 @@ static bool header_is_sound(const struct wh_session_header *header, uint64_t siz
            size_bytes - header->arena_offset >= header->arena_bytes;
 }
 
+/* Buffers get what transfers leave: three quarters where there is much, half where there is little.
+ */
+static int divide_arena(struct wh_client *client)
+{
+    uint64_t half_bytes = client->arena_bytes / 2;
+    uint64_t least_bytes = half_bytes < WH_TRANSFERS_BYTES ? half_bytes : WH_TRANSFERS_BYTES;
+    uint64_t quarter_bytes = client->arena_bytes / 4;
+    uint64_t bytes = quarter_bytes > least_bytes ? quarter_bytes : least_bytes;
+    client->transfers_bytes = bytes / WH_PAGE_BYTES * WH_PAGE_BYTES;
+    client->arena = wh_arena_create(client->arena_base, 0, client->transfers_bytes);
+    client->buffers = wh_arena_create(client->arena_base, client->transfers_bytes,
+                                      client->arena_bytes - client->transfers_bytes);
+    return client->arena != NULL && client->buffers != NULL ? 0 : -ENOMEM;
+}
+
 int wh_client_map(struct wh_client *client, int fd, uint64_t size_bytes)
 {
     void *base = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -449,8 +466,7 @@ int wh_client_map(struct wh_client *client, int fd, uint64_t size_bytes)
     client->arena_bytes = header.arena_bytes;
     client->head = header.head;
     client->tail_seen = header.head;
-    client->arena = wh_arena_create(client->arena_base, client->arena_bytes);
-    return client->arena != NULL ? 0 : -ENOMEM;
+    return divide_arena(client);
 }
 
 int wh_send_all(int socket, const void *bytes, size_t size_bytes)

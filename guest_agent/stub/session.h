@@ -22,6 +22,7 @@
 #define WH_LANE_COUNT WH_SLOT_COUNT
 /* Calls that may wait for long leave some lanes to those that may end their wait. */
 #define WH_BLOCKING_LANES (WH_LANE_COUNT - 8u)
+#define WH_TRANSFERS_BYTES (64ull << 20) /* of the arena, where half of it has as much */
 #define WH_OPEN_TIMEOUT_MS 30000 /* the server may have to start a worker and load a backend */
 #define WH_LOOK_INTERVAL_MS 100  /* how often a sleeper looks whether the host still lives */
 #define WH_HEARTBEAT_LIMIT_NS 10000000000ull
@@ -92,8 +93,10 @@ struct wh_client {
     uint64_t head;
     uint64_t tail_seen;
     pthread_mutex_t arena_lock;
-    struct wh_arena *arena;
-    uint64_t stuck_block; /* a busy block that nobody should wait for again */
+    uint64_t transfers_bytes; /* of the arena; the rest is the buffers' */
+    struct wh_arena *arena;   /* blocks of calls and transfers */
+    struct wh_arena *buffers; /* blocks that back a buffer as long as it lives */
+    uint64_t stuck_block;     /* a busy block that nobody should wait for again */
     int device_fd;
     int notify_fd;
     int wake_fd;

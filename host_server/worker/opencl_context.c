@@ -2,6 +2,7 @@
  * opencl_context.c - skeletons of platforms, devices, contexts and buffers.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "opencl_backend.h"
@@ -134,6 +135,9 @@ struct piece {
     size_t offset;
     const void *bytes;
     size_t piece_bytes;
+    void
+        *backing; /* the client's memory in which the buffer lies, with the initial data; or NULL */
+    uint64_t backing_block;
 };
 
 /* Initial data that came in pieces is written with a queue of its own: the client may have none
@@ -156,6 +160,44 @@ static cl_int write_piece(cl_context context, cl_mem buffer, const struct piece 
     return error;
 }
 
+/* The client's block is its own again when nothing uses the buffer any more: not when its handle
+ * ends, for commands may still run. */
+struct backed {
+    struct wh_session *session;
+    uint64_t block;
+};
+
+static void CL_CALLBACK give_block_back(cl_mem buffer, void *data)
+{
+    struct backed *backed = data;
+    (void)buffer;
+    wh_bulk_done(backed->session, backed->block);
+    free(backed);
+}
+
+static cl_int register_backed(struct wh_request *request, const struct piece *piece, cl_mem buffer,
+                              cl_int error)
+{
+    struct backed *backed = error == CL_SUCCESS ? malloc(sizeof(*backed)) : NULL;
+    if (error == CL_SUCCESS && backed == NULL) {
+        error = CL_OUT_OF_HOST_MEMORY;
+    }
+    if (error == CL_SUCCESS) {
+        backed->session = request->session;
+        backed->block = piece->backing_block;
+        error = wh_cl->clSetMemObjectDestructorCallback(buffer, give_block_back, backed);
+    }
+    if (error == CL_SUCCESS) {
+        return wh_cl_register(request, piece->created, WH_KIND_MEM, buffer, CL_SUCCESS);
+    }
+    if (buffer != NULL) {
+        wh_cl->clReleaseMemObject(buffer);
+    }
+    free(backed);
+    wh_bulk_done(request->session, piece->backing_block);
+    return error;
+}
+
 static cl_int create(struct wh_request *request, const struct piece *piece, uint16_t opcode)
 {
     cl_int error = CL_SUCCESS;
@@ -163,10 +205,18 @@ static cl_int create(struct wh_request *request, const struct piece *piece, uint
     bool whole = piece->bytes == NULL || piece->piece_bytes == piece->size;
     void *host = whole ? (void *)piece->bytes : NULL;
     flags &= whole ? flags : ~(cl_mem_flags)CL_MEM_COPY_HOST_PTR;
+    if (piece->backing != NULL) {
+        host = piece->backing;
+        flags &= ~(cl_mem_flags)(CL_MEM_COPY_HOST_PTR | CL_MEM_ALLOC_HOST_PTR);
+        flags |= CL_MEM_USE_HOST_PTR;
+    }
     cl_mem buffer = opcode == WH_OP_clCreateBuffer
                         ? wh_cl->clCreateBuffer(piece->context, flags, piece->size, host, &error)
                         : wh_cl->clCreateBufferWithProperties(piece->context, piece->properties,
                                                               flags, piece->size, host, &error);
+    if (piece->backing != NULL) {
+        return register_backed(request, piece, buffer, error);
+    }
     if (error == CL_SUCCESS && !whole) {
         error = write_piece(piece->context, buffer, piece);
         if (error != CL_SUCCESS) {
@@ -190,14 +240,18 @@ static int create_buffer(struct wh_request *request, uint16_t opcode)
     piece.created = wh_take_u64(request);
     piece.offset = wh_take_u64(request);
     piece.bytes = wh_take_bulk(request, &piece.piece_bytes, &block);
+    piece.backing = wh_take_backing(request, piece.size, &piece.backing_block);
     if (wh_request_failed(request) || !wh_cl_properties_end(piece.properties, properties_bytes) ||
         (piece.flags & CL_MEM_USE_HOST_PTR) != 0 || piece.offset > piece.size ||
-        piece.piece_bytes > piece.size - piece.offset) {
+        piece.piece_bytes > piece.size - piece.offset ||
+        (piece.backing != NULL && (piece.bytes != NULL || piece.offset != 0))) {
         return -EBADMSG;
     }
-    if (error == CL_SUCCESS && piece.offset == 0) {
+    if (error != CL_SUCCESS) {
+        wh_bulk_done(request->session, piece.backing_block);
+    } else if (piece.offset == 0) {
         error = create(request, &piece, opcode);
-    } else if (error == CL_SUCCESS) {
+    } else {
         cl_mem buffer = wh_cl_object(request, piece.created, WH_KIND_MEM, &error);
         error = error == CL_SUCCESS ? write_piece(piece.context, buffer, &piece) : error;
     }

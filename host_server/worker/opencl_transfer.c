@@ -11,42 +11,16 @@
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
-/* How a transfer goes; the stub has the same list (transfer.h). */
-enum mode {
-    MODE_LATER = 0,
-    MODE_BLOCKING = 1,
-    MODE_COPY = 2, /* later, from a copy: the client's memory is needed again */
-};
-
-/* What every transfer request begins with. A rectangle has an origin, region and pitches instead of
- * the offset; its host side has no gaps. */
-struct transfer {
-    cl_command_queue queue;
-    cl_mem mem;
-    bool blocking;
-    bool copies;
-    bool image;           /* origin and region count its elements, rows and slices */
-    const size_t *origin; /* NULL: no rectangle */
-    const size_t *region;
-    size_t row_pitch;
-    size_t slice_pitch;
-    size_t offset;
-    size_t size;
-    cl_uint wait_count;
-    cl_event *wait_list;
-    uint64_t created;
-    cl_int error;
-};
-
-static void take_mode(struct wh_request *request, struct transfer *transfer)
+static void take_mode(struct wh_request *request, struct wh_cl_transfer *transfer)
 {
     uint64_t mode = wh_take_u64(request);
-    request->failed = request->failed || mode > MODE_COPY;
-    transfer->blocking = mode == MODE_BLOCKING;
-    transfer->copies = mode == MODE_COPY;
+    request->failed = request->failed || mode > WH_CL_MODE_LET_GO;
+    transfer->mode = (enum wh_cl_mode)mode;
+    transfer->blocking = mode == WH_CL_MODE_BLOCKING || mode == WH_CL_MODE_HELD;
+    transfer->copies = mode == WH_CL_MODE_COPY;
 }
 
-static void take_transfer(struct wh_request *request, struct transfer *transfer)
+static void take_transfer(struct wh_request *request, struct wh_cl_transfer *transfer)
 {
     memset(transfer, 0, sizeof(*transfer));
     uint64_t queue = wh_take_u64(request);
@@ -59,9 +33,35 @@ static void take_transfer(struct wh_request *request, struct transfer *transfer)
     transfer->wait_list =
         (void *)wh_cl_objects(request, WH_KIND_EVENT, &transfer->wait_count, &transfer->error);
     transfer->created = wh_take_u64(request);
+    if (transfer->mode == WH_CL_MODE_HELD) {
+        uint64_t id = wh_take_u64(request);
+        cl_int error = wh_cl_side_queue(id, &transfer->queue); /* end_piece gives it back */
+        transfer->error = transfer->error == CL_SUCCESS ? error : transfer->error;
+    }
 }
 
-static cl_int enqueue_read(const struct transfer *transfer, void *to, cl_event *event)
+/* What is the same for reading and writing: no data travels with these. */
+static bool is_hold(const struct wh_cl_transfer *transfer)
+{
+    return transfer->mode == WH_CL_MODE_HOLD || transfer->mode == WH_CL_MODE_LET_GO;
+}
+
+/* The queue of a held transfer's piece is kept for the call. */
+static int end_piece(const struct wh_cl_transfer *transfer, int status)
+{
+    if (transfer->mode == WH_CL_MODE_HELD && transfer->queue != NULL) {
+        wh_cl->clReleaseCommandQueue(transfer->queue);
+    }
+    return status;
+}
+
+static int hold(struct wh_request *request, uint16_t opcode, struct wh_cl_transfer *transfer)
+{
+    return transfer->mode == WH_CL_MODE_HOLD ? wh_cl_hold(request, opcode, transfer)
+                                             : wh_cl_let_go(request, opcode);
+}
+
+static cl_int enqueue_read(const struct wh_cl_transfer *transfer, void *to, cl_event *event)
 {
     static const size_t zero[3];
     if (transfer->image) {
@@ -80,7 +80,7 @@ static cl_int enqueue_read(const struct transfer *transfer, void *to, cl_event *
                                       transfer->wait_list, event);
 }
 
-static cl_int read_now(struct wh_request *request, struct transfer *transfer, void *to)
+static cl_int read_now(struct wh_request *request, struct wh_cl_transfer *transfer, void *to)
 {
     cl_event event = NULL;
     wh_block_begin(request->session);
@@ -89,7 +89,8 @@ static cl_int read_now(struct wh_request *request, struct transfer *transfer, vo
     return wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
 }
 
-static int read_blocking(struct wh_request *request, uint16_t opcode, struct transfer *transfer)
+static int read_blocking(struct wh_request *request, uint16_t opcode,
+                         struct wh_cl_transfer *transfer)
 {
     struct wh_cl_reads reads;
     size_t capacity = 0;
@@ -111,7 +112,7 @@ static int read_blocking(struct wh_request *request, uint16_t opcode, struct tra
 }
 
 /* Keeps the event for finding out later, beside the client's own use of it. */
-static cl_int read_started(struct wh_request *request, const struct transfer *transfer,
+static cl_int read_started(struct wh_request *request, const struct wh_cl_transfer *transfer,
                            cl_event event, uint64_t id, const void *to, uint64_t token)
 {
     cl_int error = CL_SUCCESS;
@@ -128,7 +129,7 @@ static cl_int read_started(struct wh_request *request, const struct transfer *tr
     return error;
 }
 
-static int read_later(struct wh_request *request, uint16_t opcode, struct transfer *transfer)
+static int read_later(struct wh_request *request, uint16_t opcode, struct wh_cl_transfer *transfer)
 {
     size_t size = 0;
     uint64_t token = 0;
@@ -155,10 +156,13 @@ static int read_later(struct wh_request *request, uint16_t opcode, struct transf
 
 static int read_buffer(struct wh_request *request, uint16_t opcode)
 {
-    struct transfer transfer;
+    struct wh_cl_transfer transfer;
     take_transfer(request, &transfer);
-    return transfer.blocking ? read_blocking(request, opcode, &transfer)
-                             : read_later(request, opcode, &transfer);
+    if (is_hold(&transfer)) {
+        return hold(request, opcode, &transfer);
+    }
+    return end_piece(&transfer, transfer.blocking ? read_blocking(request, opcode, &transfer)
+                                                  : read_later(request, opcode, &transfer));
 }
 
 int wh_skeleton_clEnqueueReadBuffer(struct wh_request *request)
@@ -166,9 +170,17 @@ int wh_skeleton_clEnqueueReadBuffer(struct wh_request *request)
     return read_buffer(request, WH_OP_clEnqueueReadBuffer);
 }
 
-/* The client's mapped memory is a copy: mapping is reading. */
+/* Memory that the client sees is mapped; else its mapped memory is a copy, and mapping is reading.
+ */
 int wh_skeleton_clEnqueueMapBuffer(struct wh_request *request)
 {
+    struct wh_request ahead = *request;
+    struct wh_cl_transfer transfer;
+    take_transfer(&ahead, &transfer);
+    if (transfer.mode == WH_CL_MODE_IN_PLACE) {
+        take_transfer(request, &transfer);
+        return wh_cl_map_in_place(request, &transfer);
+    }
     return read_buffer(request, WH_OP_clEnqueueMapBuffer);
 }
 
@@ -259,7 +271,8 @@ static void watch_write(struct pending_write *write, cl_event event)
     }
 }
 
-static cl_int enqueue_write(const struct transfer *transfer, const void *from, cl_event *event)
+static cl_int enqueue_write(const struct wh_cl_transfer *transfer, const void *from,
+                            cl_event *event)
 {
     static const size_t zero[3];
     if (transfer->image) {
@@ -278,7 +291,7 @@ static cl_int enqueue_write(const struct transfer *transfer, const void *from, c
                                        transfer->wait_list, event);
 }
 
-static cl_int write_now(struct wh_request *request, const struct transfer *transfer,
+static cl_int write_now(struct wh_request *request, const struct wh_cl_transfer *transfer,
                         const void *from, uint64_t block)
 {
     cl_event event = NULL;
@@ -289,7 +302,7 @@ static cl_int write_now(struct wh_request *request, const struct transfer *trans
     return wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
 }
 
-static cl_int write_later(struct wh_request *request, const struct transfer *transfer,
+static cl_int write_later(struct wh_request *request, const struct wh_cl_transfer *transfer,
                           const void *from, uint64_t block)
 {
     cl_event event = NULL;
@@ -320,7 +333,7 @@ static cl_int write_later(struct wh_request *request, const struct transfer *tra
     return error;
 }
 
-static int write_data(struct wh_request *request, uint16_t opcode, struct transfer *transfer)
+static int write_data(struct wh_request *request, uint16_t opcode, struct wh_cl_transfer *transfer)
 {
     struct wh_cl_reads reads;
     size_t size = 0;
@@ -348,9 +361,12 @@ static int write_data(struct wh_request *request, uint16_t opcode, struct transf
 
 static int write_buffer(struct wh_request *request, uint16_t opcode)
 {
-    struct transfer transfer;
+    struct wh_cl_transfer transfer;
     take_transfer(request, &transfer);
-    return write_data(request, opcode, &transfer);
+    if (is_hold(&transfer)) {
+        return hold(request, opcode, &transfer);
+    }
+    return end_piece(&transfer, write_data(request, opcode, &transfer));
 }
 
 int wh_skeleton_clEnqueueWriteBuffer(struct wh_request *request)
@@ -362,9 +378,13 @@ int wh_skeleton_clEnqueueWriteBuffer(struct wh_request *request)
 int wh_skeleton_clEnqueueUnmapMemObject(struct wh_request *request)
 {
     struct wh_request ahead = *request;
-    struct transfer transfer;
+    struct wh_cl_transfer transfer;
     cl_event event = NULL;
     take_transfer(&ahead, &transfer);
+    if (transfer.mode == WH_CL_MODE_IN_PLACE) {
+        take_transfer(request, &transfer);
+        return wh_cl_unmap_in_place(request, &transfer);
+    }
     if (!wh_request_failed(&ahead) && transfer.size > 0) {
         return write_buffer(request, WH_OP_clEnqueueUnmapMemObject);
     }
@@ -382,7 +402,7 @@ int wh_skeleton_clEnqueueUnmapMemObject(struct wh_request *request)
     return 0;
 }
 
-static void take_rectangle(struct wh_request *request, struct transfer *transfer)
+static void take_rectangle(struct wh_request *request, struct wh_cl_transfer *transfer)
 {
     size_t origin_bytes = 0;
     size_t region_bytes = 0;
@@ -410,7 +430,7 @@ static void take_rectangle(struct wh_request *request, struct transfer *transfer
 
 int wh_skeleton_clEnqueueReadBufferRect(struct wh_request *request)
 {
-    struct transfer transfer;
+    struct wh_cl_transfer transfer;
     take_rectangle(request, &transfer);
     return transfer.blocking ? read_blocking(request, WH_OP_clEnqueueReadBufferRect, &transfer)
                              : read_later(request, WH_OP_clEnqueueReadBufferRect, &transfer);
@@ -418,13 +438,13 @@ int wh_skeleton_clEnqueueReadBufferRect(struct wh_request *request)
 
 int wh_skeleton_clEnqueueWriteBufferRect(struct wh_request *request)
 {
-    struct transfer transfer;
+    struct wh_cl_transfer transfer;
     take_rectangle(request, &transfer);
     return write_data(request, WH_OP_clEnqueueWriteBufferRect, &transfer);
 }
 
 /* As a rectangle; how large its elements are the image says. */
-static void take_image(struct wh_request *request, struct transfer *transfer)
+static void take_image(struct wh_request *request, struct wh_cl_transfer *transfer)
 {
     size_t element_bytes = 0;
     take_rectangle(request, transfer);
@@ -442,7 +462,7 @@ static void take_image(struct wh_request *request, struct transfer *transfer)
 
 static int read_image(struct wh_request *request, uint16_t opcode)
 {
-    struct transfer transfer;
+    struct wh_cl_transfer transfer;
     take_image(request, &transfer);
     return transfer.blocking ? read_blocking(request, opcode, &transfer)
                              : read_later(request, opcode, &transfer);
@@ -461,7 +481,7 @@ int wh_skeleton_clEnqueueMapImage(struct wh_request *request)
 
 int wh_skeleton_clEnqueueWriteImage(struct wh_request *request)
 {
-    struct transfer transfer;
+    struct wh_cl_transfer transfer;
     take_image(request, &transfer);
     return write_data(request, WH_OP_clEnqueueWriteImage, &transfer);
 }

@@ -6,6 +6,47 @@
 
 #include "opencl_backend.h"
 
+/* How a transfer goes; the stub has the same list (transfer.h). */
+enum wh_cl_mode {
+    WH_CL_MODE_LATER = 0,
+    WH_CL_MODE_BLOCKING = 1,
+    WH_CL_MODE_COPY = 2,     /* later, from a copy: the client's memory is needed again */
+    WH_CL_MODE_IN_PLACE = 3, /* maps memory that the client sees, too */
+    WH_CL_MODE_HOLD = 4,     /* holds the transfer's place in the queue for the client */
+    WH_CL_MODE_HELD = 5,     /* a blocking piece of what is held */
+    WH_CL_MODE_LET_GO = 6,   /* the client is done */
+};
+
+/* What every transfer request begins with. A rectangle has an origin, region and pitches instead of
+ * the offset; its host side has no gaps. */
+struct wh_cl_transfer {
+    enum wh_cl_mode mode;
+    cl_command_queue queue;
+    cl_mem mem;
+    bool blocking;
+    bool copies;
+    bool image;           /* origin and region count its elements, rows and slices */
+    const size_t *origin; /* NULL: no rectangle */
+    const size_t *region;
+    size_t row_pitch;
+    size_t slice_pitch;
+    size_t offset;
+    size_t size;
+    cl_uint wait_count;
+    cl_event *wait_list;
+    uint64_t created;
+    cl_int error;
+};
+
+/* What follows the transfer in a request of these modes, and the answer (opencl_place.c). */
+int wh_cl_map_in_place(struct wh_request *request, struct wh_cl_transfer *transfer);
+int wh_cl_unmap_in_place(struct wh_request *request, struct wh_cl_transfer *transfer);
+int wh_cl_hold(struct wh_request *request, uint16_t opcode, struct wh_cl_transfer *transfer);
+int wh_cl_let_go(struct wh_request *request, uint16_t opcode);
+
+/* The queue in which the pieces of a held transfer run. */
+cl_int wh_cl_side_queue(uint64_t id, cl_command_queue *queue);
+
 /* A read whose event is given over; without one the queue is finished to find out. 0 or -ENOMEM. */
 int wh_cl_add_read(uint64_t id, cl_command_queue queue, cl_event event, const void *address,
                    size_t size_bytes, uint64_t token);

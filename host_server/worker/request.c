@@ -165,6 +165,25 @@ const void *wh_take_bulk(struct wh_request *request, size_t *size_bytes, uint64_
     return bytes;
 }
 
+void *wh_take_backing(struct wh_request *request, size_t size_bytes, uint64_t *block)
+{
+    const size_t gap_bytes = WH_PAGE_BYTES - WH_BLOCK_HEADER_BYTES; /* data begins with a page */
+    uint64_t location = wh_take_u64(request);
+    *block = 0;
+    if (request->failed || location == 0) {
+        return NULL;
+    }
+    uint8_t *bytes = size_bytes > SIZE_MAX - gap_bytes
+                         ? NULL
+                         : arena_range(request, location, size_bytes + gap_bytes);
+    if (bytes == NULL || location % WH_PAGE_BYTES != WH_BLOCK_HEADER_BYTES) {
+        request->failed = true;
+        return NULL;
+    }
+    *block = location;
+    return bytes + gap_bytes;
+}
+
 const void *wh_take_blob(struct wh_request *request, size_t *size_bytes, size_t limit_bytes)
 {
     uint64_t block = 0;

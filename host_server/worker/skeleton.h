@@ -36,6 +36,10 @@ const void *wh_take_blob(struct wh_request *request, size_t *size_bytes, size_t 
 const void *wh_take_bulk(struct wh_request *request, size_t *size_bytes, uint64_t *block);
 void wh_bulk_done(struct wh_session *session, uint64_t block);
 
+/* Memory of the session in which an object of size_bytes shall live, page-aligned; NULL without any
+ * (*block is 0) or on failure. wh_bulk_done gives it back. */
+void *wh_take_backing(struct wh_request *request, size_t size_bytes, uint64_t *block);
+
 /* An output area of the client's capacity; NULL if not wanted. Finish each, in order, with
  * wh_reply_out and the bytes really written. */
 void *wh_take_out(struct wh_request *request, size_t *capacity_bytes);

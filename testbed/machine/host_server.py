@@ -49,7 +49,7 @@ class HostServerConfig:
     unix: bool = False
     device: bool = False
     tcp: bool = False
-    session_bytes: int = 64 * MIB
+    session_bytes: int = 2048 * MIB
     session_count: int = 8
     worker: Path | None = None
     vendors: Path | None = None

@@ -135,7 +135,8 @@ def opencl_table_header(api: Api) -> str:
     out = [banner("opencl.yaml"), "#ifndef WH_OPENCL_TABLE_H\n#define WH_OPENCL_TABLE_H\n\n"]
     out.append(TARGET + "#include <CL/cl_icd.h>\n\n#define WH_OPENCL_FUNCTIONS(X) \\\n")
     names = [f.name for f in api.functions if f.forwarded and not f.calls]
-    names.append("clSetEventCallback")
+    own = ("clSetEventCallback", "clSetMemObjectDestructorCallback")  # the skeletons' own use
+    names += [name for name in own if name not in names]
     out.append(" \\\n".join(f"    X({name})" for name in names))
     # Types come from the prototypes: cl_icd.h names its pointer types otherwise since 2024.
     member = "#define WH_OPENCL_MEMBER(name) __typeof__(name) *name;\n"

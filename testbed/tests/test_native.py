@@ -100,7 +100,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         backend="null",
         unix=True,
         tcp=True,
-        session_bytes=64 << 20,
+        session_bytes=128 << 20,
         worker=build.worker,
         jail=False,
         environment=SANITIZER_OPTIONS,

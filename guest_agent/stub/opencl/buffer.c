@@ -1,11 +1,61 @@
 /*
  * buffer.c - making buffers. Host memory is copied to the server: a pointer of the application
- * means nothing there.
+ * means nothing there. Where the device works in the host's memory, or the application asks for
+ * memory of that kind, the buffer itself lies in memory that both sides see.
  */
 #include "object.h"
 
+#include <string.h>
+
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
+
+#define BACKED_BYTES_MIN 4096u /* a smaller buffer is not worth its two pages */
+
+/* Whether all devices of the context work in the host's memory, so that a buffer may as well lie in
+ * ours. */
+static bool uses_host_memory(struct wh_cl_object *context)
+{
+    enum { UNKNOWN, NO, YES };
+    uint32_t known = __atomic_load_n(&context->u.of_context.host_memory, __ATOMIC_RELAXED);
+    if (known != UNKNOWN) {
+        return known == YES;
+    }
+    cl_bool all = context->u.of_context.device_count > 0;
+    for (uint32_t i = 0; all && i < context->u.of_context.device_count; i++) {
+        const struct wh_cl_query query = {
+            .opcode = WH_OP_clGetDeviceInfo,
+            .kind = WH_KIND_DEVICE,
+            .object = context->u.of_context.devices[i],
+            .cache = WH_CL_CACHE_ALL,
+            .param = CL_DEVICE_HOST_UNIFIED_MEMORY,
+            .size = sizeof(all),
+            .value = &all,
+        };
+        all = wh_cl_info(&query) == CL_SUCCESS && all;
+    }
+    __atomic_store_n(&context->u.of_context.host_memory, all ? YES : NO, __ATOMIC_RELAXED);
+    return all;
+}
+
+/* Memory for the buffer to live in, with its initial data; none if it is to live in the server's.
+ */
+static struct wh_backing take_backing(cl_context context, cl_mem_flags flags, size_t size,
+                                      const void *host_ptr)
+{
+    struct wh_backing backing = {0};
+    bool pinned = (flags & CL_MEM_ALLOC_HOST_PTR) != 0;
+    if ((flags & CL_MEM_USE_HOST_PTR) != 0 || !wh_uses_shm()) {
+        return backing;
+    }
+    if (!pinned && (size < BACKED_BYTES_MIN || !uses_host_memory((struct wh_cl_object *)context))) {
+        return backing;
+    }
+    if (wh_backing_take(&backing, size) == 0 && host_ptr != NULL) {
+        memcpy(backing.address, host_ptr, size);
+    }
+    return backing;
+}
 
 /* The server must not take a pointer; what it may mean is kept here. */
 static cl_mem_flags server_flags(cl_mem_flags flags)
@@ -39,6 +89,7 @@ static cl_int send_piece(uint16_t opcode, const struct wh_cl_object *object, cl_
                          const cl_mem_properties *properties, cl_mem_flags flags, size_t size,
                          const void *host_ptr, struct piece piece)
 {
+    uint64_t backing = object->u.of_mem.backing.location;
     struct wh_call call;
     const uint8_t *bytes = host_ptr == NULL ? NULL : (const uint8_t *)host_ptr + piece.offset;
     if (wh_call_begin(&call, opcode) != 0) {
@@ -51,6 +102,7 @@ static cl_int send_piece(uint16_t opcode, const struct wh_cl_object *object, cl_
     wh_put_u64(&call, object->handle);
     wh_put_u64(&call, piece.offset);
     wh_put_blob(&call, bytes, piece.size);
+    wh_put_u64(&call, backing);
     return wh_cl_call_error(&call);
 }
 
@@ -84,7 +136,10 @@ static cl_mem create_buffer(uint16_t opcode, cl_context context,
         error = error == CL_SUCCESS ? CL_OUT_OF_HOST_MEMORY : error;
         return wh_cl_created(NULL, error, errcode_ret);
     }
-    error = create(opcode, object, context, properties, flags, size, host_ptr);
+    object->u.of_mem.backing = take_backing(context, flags, size, host_ptr);
+    object->u.of_mem.shared = object->u.of_mem.backing.address;
+    error = create(opcode, object, context, properties, flags, size,
+                   object->u.of_mem.shared != NULL ? NULL : host_ptr);
     if (error == CL_SUCCESS) {
         wh_cl_set_parent(object, (struct wh_cl_object *)context);
         object->u.of_mem.flags = flags;

@@ -77,6 +77,12 @@ static cl_mem_flags own_flags(cl_mem_flags flags, cl_mem_flags asked,
     if (((asked | inherited) & CL_MEM_USE_HOST_PTR) != 0) {
         flags = (flags & ~(cl_mem_flags)CL_MEM_COPY_HOST_PTR) | CL_MEM_USE_HOST_PTR;
     }
+    if (whole != NULL && whole->u.of_mem.shared != NULL) {
+        /* The server's buffer lies at a pointer whatever the application asked for. */
+        const cl_mem_flags pointers =
+            CL_MEM_USE_HOST_PTR | CL_MEM_ALLOC_HOST_PTR | CL_MEM_COPY_HOST_PTR;
+        flags = (flags & ~pointers) | (inherited & pointers);
+    }
     return flags;
 }
 

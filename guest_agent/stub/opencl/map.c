@@ -1,6 +1,7 @@
 /*
- * map.c - mapped buffers: the application gets memory of its own, filled by a read
- * and written back by a write when it is unmapped.
+ * map.c - mapped buffers: the buffer itself where it lies in memory that both sides see; else the
+ * application gets memory of its own, filled by a read and written back by a write when it is
+ * unmapped.
  */
 #include "maps.h"
 #include "transfer.h"
@@ -10,12 +11,52 @@
 static struct wh_cl_map *new_map(const struct wh_cl_object *mem, cl_map_flags flags, size_t offset,
                                  size_t size)
 {
-    uint8_t *host = mem->u.of_mem.host;
-    struct wh_cl_map *map = wh_cl_map_new(host == NULL ? NULL : host + offset, size, flags);
+    uint8_t *memory = mem->u.of_mem.shared != NULL ? mem->u.of_mem.shared : mem->u.of_mem.host;
+    struct wh_cl_map *map = wh_cl_map_new(memory == NULL ? NULL : memory + offset, size, flags);
     if (map != NULL) {
         map->offset = offset;
+        map->in_place = mem->u.of_mem.shared != NULL;
     }
     return map;
+}
+
+static cl_int map_in_place(const struct wh_cl_transfer *transfer, cl_map_flags flags)
+{
+    struct wh_cl_reads reads;
+    struct wh_call call;
+    if (wh_call_begin(&call, transfer->opcode) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_cl_put_transfer(&call, transfer, 0, transfer->size, WH_CL_MODE_IN_PLACE);
+    wh_put_u64(&call, transfer->blocking != CL_FALSE);
+    wh_put_u64(&call, flags);
+    if (transfer->blocking == CL_FALSE) {
+        wh_cl_put_no_reads(&call, &reads);
+        uint64_t shape = wh_cl_shape_add(wh_cl_transfer_shape(transfer), flags);
+        shape = wh_cl_shape_add(wh_cl_shape_add(shape, transfer->offset), transfer->size);
+        return wh_cl_call_shape(&call, transfer->queue, shape);
+    }
+    wh_call_blocks(&call);
+    wh_cl_put_reads(&call, &reads, 0);
+    cl_int error = wh_cl_call_sync(&call);
+    wh_cl_take_flags(&call, &reads);
+    wh_cl_take_reads(&call, &reads);
+    uint64_t next = error == CL_SUCCESS ? wh_cl_reads_next(&reads) : 0;
+    wh_call_end(&call);
+    if (next != 0) {
+        wh_cl_ask_reads(next);
+    }
+    return error;
+}
+
+static cl_int unmap_in_place(const struct wh_cl_transfer *transfer)
+{
+    struct wh_call call;
+    if (wh_call_begin(&call, transfer->opcode) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_cl_put_transfer(&call, transfer, 0, 0, WH_CL_MODE_IN_PLACE);
+    return wh_cl_call_shape(&call, transfer->queue, wh_cl_transfer_shape(transfer));
 }
 
 void *CL_API_CALL wh_stub_clEnqueueMapBuffer(cl_command_queue command_queue, cl_mem buffer,
@@ -47,7 +88,10 @@ void *CL_API_CALL wh_stub_clEnqueueMapBuffer(cl_command_queue command_queue, cl_
         created = wh_cl_event_new(command_queue, CL_COMMAND_MAP_BUFFER, event != NULL);
         error = map == NULL || (event != NULL && created == NULL) ? CL_OUT_OF_HOST_MEMORY : error;
     }
-    if (error == CL_SUCCESS) {
+    if (error == CL_SUCCESS && map->in_place) {
+        transfer.event = created;
+        error = map_in_place(&transfer, map_flags);
+    } else if (error == CL_SUCCESS) {
         /* Also for CL_MAP_WRITE_INVALIDATE_REGION, where the old content is merely allowed to be
          * lost. */
         transfer.to = map->address;
@@ -90,16 +134,24 @@ cl_int CL_API_CALL wh_stub_clEnqueueUnmapMemObject(cl_command_queue command_queu
     }
     struct wh_cl_object *created =
         wh_cl_event_new(command_queue, CL_COMMAND_UNMAP_MEM_OBJECT, event != NULL);
+    if (event != NULL && created == NULL) {
+        wh_cl_map_add((struct wh_cl_object *)memobj, map);
+        return CL_OUT_OF_HOST_MEMORY;
+    }
     transfer.offset = map->offset;
+    if (map->in_place) {
+        transfer.event = created;
+        error = unmap_in_place(&transfer);
+        wh_cl_map_free(map);
+        return wh_cl_enqueued(created, error, event);
+    }
     /* Nobody has written what nobody has seen. Without anything to write only the command's place
      * remains. */
     bool unseen = wh_cl_reads_abandon(map->address, map->size);
     transfer.size = map->writes && !unseen ? map->size : 0;
     transfer.from = map->address;
     bool image = ((struct wh_cl_object *)memobj)->u.of_mem.image.element_bytes != 0;
-    if (event != NULL && created == NULL) {
-        error = CL_OUT_OF_HOST_MEMORY;
-    } else if (image && transfer.size > 0) {
+    if (image && transfer.size > 0) {
         transfer.opcode = WH_OP_clEnqueueWriteImage;
         error = wh_cl_unmap_image(&transfer, map, created);
     } else {

@@ -16,7 +16,8 @@ struct wh_cl_map {
     size_t region[3];
     size_t row_pitch; /* in the mapped memory */
     size_t slice_pitch;
-    bool own; /* memory that ends with the map */
+    bool in_place; /* the memory of the object itself, mapped by the server, too */
+    bool own;      /* memory that ends with the map */
     bool writes;
 };
 

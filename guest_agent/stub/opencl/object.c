@@ -173,6 +173,7 @@ static void free_parts(struct wh_cl_object *object, uint32_t kind)
         free(object->u.of_context.devices);
     } else if (kind == WH_KIND_MEM) {
         wh_cl_maps_free(object);
+        wh_backing_free(&object->u.of_mem.backing, true);
     } else if (kind == WH_KIND_PROGRAM) {
         free(object->u.of_program.binary_bytes);
         free(object->u.of_program.devices);
@@ -395,6 +396,9 @@ void wh_cl_keep_sub_buffer(struct wh_cl_object *object, cl_mem buffer, cl_mem_fl
     object->u.of_mem.sub = true;
     if (whole->u.of_mem.host != NULL) {
         object->u.of_mem.host = (uint8_t *)whole->u.of_mem.host + part.origin;
+    }
+    if (whole->u.of_mem.shared != NULL) {
+        object->u.of_mem.shared = whole->u.of_mem.shared + part.origin;
     }
 }
 

@@ -51,6 +51,7 @@ struct wh_cl_object {
             size_t properties_bytes;
             struct wh_cl_object **devices;
             uint32_t device_count;
+            uint32_t host_memory; /* buffer.c: whether the devices work in the host's memory */
         } of_context;
         struct {
             struct wh_cl_object *device;
@@ -61,6 +62,9 @@ struct wh_cl_object {
             size_t size_bytes;
             void *host; /* CL_MEM_USE_HOST_PTR */
             bool sub;
+            uint8_t *shared; /* first byte, where the object lies in the session's memory */
+            struct wh_backing
+                backing; /* the memory itself; a part of a buffer has none of its own */
             struct wh_cl_map *maps;
             struct wh_cl_image image;
         } of_mem;

@@ -82,8 +82,8 @@ cl_int wh_cl_piece_end(struct wh_cl_pieces *pieces, cl_int error)
     return CL_SUCCESS;
 }
 
-static void put_common(struct wh_call *call, const struct wh_cl_transfer *transfer, size_t done,
-                       size_t piece, enum wh_cl_mode mode)
+void wh_cl_put_transfer(struct wh_call *call, const struct wh_cl_transfer *transfer, size_t done,
+                        size_t piece, enum wh_cl_mode mode)
 {
     wh_put_u64(call, wh_cl_handle(transfer->queue));
     wh_put_u64(call, wh_cl_handle(transfer->mem));
@@ -92,6 +92,9 @@ static void put_common(struct wh_call *call, const struct wh_cl_transfer *transf
     wh_put_u64(call, piece);
     wh_cl_put_handles(call, (const void *const *)transfer->wait_list, transfer->wait_count);
     wh_put_u64(call, wh_cl_handle(transfer->event));
+    if (mode == WH_CL_MODE_HELD) {
+        wh_put_u64(call, transfer->hold);
+    }
 }
 
 static cl_int read_now(const struct wh_cl_transfer *transfer, size_t done, size_t piece)
@@ -104,7 +107,8 @@ static cl_int read_now(const struct wh_cl_transfer *transfer, size_t done, size_
     }
     wh_call_blocks(&call);
     wh_call_patience(&call, WH_CL_ROOM_MS);
-    put_common(&call, transfer, done, piece, WH_CL_MODE_BLOCKING);
+    wh_cl_put_transfer(&call, transfer, done, piece,
+                       transfer->hold != 0 ? WH_CL_MODE_HELD : WH_CL_MODE_BLOCKING);
     wh_put_out(&call, piece, true);
     if (call.error == -ENOMEM) {
         wh_call_end(&call);
@@ -125,7 +129,7 @@ static cl_int read_now(const struct wh_cl_transfer *transfer, size_t done, size_
     return error;
 }
 
-static uint64_t transfer_shape(const struct wh_cl_transfer *transfer)
+uint64_t wh_cl_transfer_shape(const struct wh_cl_transfer *transfer)
 {
     uint64_t shape = wh_cl_shape(transfer->opcode);
     shape = wh_cl_shape_add(shape, wh_cl_handle(transfer->queue));
@@ -145,9 +149,9 @@ static cl_int read_later(const struct wh_cl_transfer *transfer, size_t done, siz
         wh_call_end(&call);
         return CL_OUT_OF_HOST_MEMORY;
     }
-    put_common(&call, transfer, done, piece, WH_CL_MODE_LATER);
+    wh_cl_put_transfer(&call, transfer, done, piece, WH_CL_MODE_LATER);
     wh_cl_read_put(&call, read);
-    cl_int error = wh_cl_call_shape(&call, transfer->queue, transfer_shape(transfer));
+    cl_int error = wh_cl_call_shape(&call, transfer->queue, wh_cl_transfer_shape(transfer));
     if (error == CL_SUCCESS) {
         wh_cl_read_add(read);
     } else {
@@ -166,15 +170,15 @@ static cl_int write_piece(const struct wh_cl_transfer *transfer, size_t done, si
         return WH_CL_LOST;
     }
     wh_call_patience(&call, WH_CL_ROOM_MS);
-    put_common(&call, transfer, done, piece, mode);
+    wh_cl_put_transfer(&call, transfer, done, piece, mode);
     wh_cl_put_write(&call, mode, from, piece);
     if (call.error == -ENOMEM) {
         wh_call_end(&call);
         return WH_CL_NO_ROOM;
     }
-    if (mode != WH_CL_MODE_BLOCKING) {
+    if (mode != WH_CL_MODE_BLOCKING && mode != WH_CL_MODE_HELD) {
         wh_cl_put_no_reads(&call, &reads); /* shows nothing complete */
-        return wh_cl_call_shape(&call, transfer->queue, transfer_shape(transfer));
+        return wh_cl_call_shape(&call, transfer->queue, wh_cl_transfer_shape(transfer));
     }
     wh_call_blocks(&call);
     wh_cl_put_reads(&call, &reads, 0);
@@ -191,6 +195,9 @@ static cl_int write_piece(const struct wh_cl_transfer *transfer, size_t done, si
 
 enum wh_cl_mode wh_cl_write_mode(const struct wh_cl_transfer *transfer, size_t size)
 {
+    if (transfer->hold != 0) {
+        return WH_CL_MODE_HELD;
+    }
     if (transfer->blocking != CL_FALSE) {
         return WH_CL_MODE_BLOCKING;
     }
@@ -256,15 +263,24 @@ void wh_cl_piece_again(struct wh_cl_pieces *pieces)
     }
 }
 
+/* Whether a transfer that blocks is worth, or needs, a command that holds its place. */
+static bool is_held(const struct wh_cl_transfer *transfer)
+{
+    const struct wh_cl_object *mem = (const struct wh_cl_object *)transfer->mem;
+    return transfer->blocking != CL_FALSE &&
+           (mem->u.of_mem.shared != NULL ? transfer->size >= WH_CL_HOLD_BYTES_MIN
+                                         : transfer->size > wh_bulk_limit());
+}
+
 cl_int wh_cl_read(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)
 {
-    return move(transfer, event);
+    return is_held(transfer) ? wh_cl_held_transfer(transfer, event, move) : move(transfer, event);
 }
 
 cl_int wh_cl_write(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)
 {
     wh_cl_settle_source(transfer->from, transfer->size);
-    return move(transfer, event);
+    return is_held(transfer) ? wh_cl_held_transfer(transfer, event, move) : move(transfer, event);
 }
 
 void wh_cl_settle_source(const void *memory, size_t size)

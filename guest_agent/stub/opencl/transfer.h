@@ -19,6 +19,7 @@ struct wh_cl_transfer {
     cl_uint wait_count;
     const cl_event *wait_list;
     struct wh_cl_object *event; /* of a piece */
+    uint64_t hold;              /* a piece of a held transfer, else 0 */
 };
 
 /* How a transfer goes; the server has the same list (opencl_transfer.c). */
@@ -26,7 +27,14 @@ enum wh_cl_mode {
     WH_CL_MODE_LATER = 0,    /* written from where the data lies, when the device comes to it */
     WH_CL_MODE_BLOCKING = 1, /* complete with the reply */
     WH_CL_MODE_COPY = 2,     /* as later, but the server copies the data at once */
+    WH_CL_MODE_IN_PLACE = 3, /* maps memory that we see, too */
+    WH_CL_MODE_HOLD = 4,     /* holds the transfer's place in the queue for us */
+    WH_CL_MODE_HELD = 5,     /* a blocking piece of what is held */
+    WH_CL_MODE_LET_GO = 6,   /* we are done */
 };
+
+/* From here on it is faster to copy in place, with a message more, than twice. */
+#define WH_CL_HOLD_BYTES_MIN ((size_t)256 << 10)
 
 #define WH_CL_NO_ROOM 1    /* not an API error: try a smaller piece */
 #define WH_CL_ROOM_MS 100u /* patience before that */
@@ -52,7 +60,19 @@ void wh_cl_piece_again(struct wh_cl_pieces *pieces); /* begins the piece anew in
 size_t wh_cl_piece_limit(const struct wh_cl_transfer *transfer);
 
 enum wh_cl_mode wh_cl_write_mode(const struct wh_cl_transfer *transfer, size_t size);
+/* What every request for a part of a buffer begins with: the part's bytes from `done` on. */
+void wh_cl_put_transfer(struct wh_call *call, const struct wh_cl_transfer *transfer, size_t done,
+                        size_t piece, enum wh_cl_mode mode);
+uint64_t wh_cl_transfer_shape(const struct wh_cl_transfer *transfer);
 void wh_cl_put_write(struct wh_call *call, enum wh_cl_mode mode, const void *bytes, size_t size);
+
+/*
+ * A blocking transfer while a command of the server holds its place in the queue (hold.c): data in
+ * memory that both sides see is copied here, other data in blocking pieces by move(). What other
+ * threads enqueue comes before or after all of it.
+ */
+cl_int wh_cl_held_transfer(const struct wh_cl_transfer *transfer, struct wh_cl_object *event,
+                           cl_int (*move)(const struct wh_cl_transfer *, struct wh_cl_object *));
 
 /* The source of a write may be what a read before it fills: then that has to come first. */
 void wh_cl_settle_source(const void *memory, size_t size);

@@ -82,7 +82,7 @@ static void step_block(struct wh_arena *arena, struct block *block, uint32_t ran
 int main(void)
 {
     uint8_t *base = aligned_alloc(WH_PAGE_BYTES, (size_t)PAGES * WH_PAGE_BYTES);
-    struct wh_arena *arena = wh_arena_create(base, (uint64_t)PAGES * WH_PAGE_BYTES);
+    struct wh_arena *arena = wh_arena_create(base, 0, (uint64_t)PAGES * WH_PAGE_BYTES);
     uint32_t seed = 1;
     if (base == NULL || arena == NULL) {
         fail("no memory", 0);

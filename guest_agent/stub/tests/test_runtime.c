@@ -128,8 +128,8 @@ static void case_sizes(void)
 /* Data that does not fit is refused by this side, and the session goes on. */
 static void case_too_large(void)
 {
-    size_t size_bytes =
-        wh_client_uses_shm(client()) ? client()->arena_bytes : (size_t)WH_TCP_MESSAGE_BYTES_MAX + 1;
+    size_t size_bytes = wh_client_uses_shm(client()) ? client()->transfers_bytes
+                                                     : (size_t)WH_TCP_MESSAGE_BYTES_MAX + 1;
     uint8_t *data = calloc(1, size_bytes);
     CHECK(data != NULL, "%zu bytes", size_bytes);
     int error = whCopy(data, data, size_bytes);
@@ -479,7 +479,8 @@ static void case_bulk(void)
     pthread_mutex_unlock(&client()->arena_lock);
     CHECK(busy == 0, "%u blocks still busy", busy);
     if (wh_client_uses_shm(client())) {
-        CHECK(wh_arena_free_bytes(client()->arena) == client()->arena_bytes, "blocks were lost");
+        CHECK(wh_arena_free_bytes(client()->arena) == client()->transfers_bytes,
+              "blocks were lost");
     }
 }
 

@@ -1,0 +1,307 @@
+/*
+ * opencl_place.c - commands on buffers in place: the client maps memory that both sides see, and
+ * copies into and out of it while a command of ours holds its place in the queue.
+ *
+ * A held transfer is two commands: the first is complete when the client may begin (what was before
+ * is complete), the last waits for a user event that is set when the client says that it is done.
+ * Both are enqueued before anything else can be, so nothing of another thread slips in between.
+ */
+#include "opencl_transfer.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "wh_opencl_kinds.h"
+#include "wh_wire.h"
+
+struct hold {
+    struct hold *next;
+    uint64_t id; /* the client's */
+    cl_command_queue queue;
+    cl_command_queue side; /* for the pieces of a buffer that lies elsewhere; NULL: none yet */
+    cl_event first;
+    cl_event gate;
+    cl_event last;
+};
+
+static struct hold *holds;
+static pthread_mutex_t holds_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The first byte of a buffer in memory that both sides see, NULL if it lies elsewhere. The library
+ * keeps it for us: nothing else makes buffers at a host pointer. */
+static uint8_t *place_of(cl_mem mem)
+{
+    void *place = NULL;
+    cl_int error = wh_cl->clGetMemObjectInfo(mem, CL_MEM_HOST_PTR, sizeof(place), &place, NULL);
+    return error == CL_SUCCESS ? place : NULL;
+}
+
+static void *map_at(const struct wh_cl_transfer *transfer, bool blocking, cl_map_flags flags,
+                    cl_event *event, cl_int *error)
+{
+    const uint8_t *place = place_of(transfer->mem);
+    uint8_t *mapped = wh_cl->clEnqueueMapBuffer(
+        transfer->queue, transfer->mem, blocking, flags, transfer->offset, transfer->size,
+        transfer->wait_count, transfer->wait_list, event, error);
+    if (*error == CL_SUCCESS && mapped != place + transfer->offset) {
+        *error = CL_MAP_FAILURE; /* a library that does not keep to the host pointer */
+    }
+    return mapped;
+}
+
+int wh_cl_map_in_place(struct wh_request *request, struct wh_cl_transfer *transfer)
+{
+    struct wh_cl_reads reads;
+    cl_event event = NULL;
+    bool blocking = wh_take_u64(request) != 0;
+    cl_map_flags flags = wh_take_u64(request);
+    wh_cl_take_reads(request, &reads);
+    if (wh_request_failed(request) ||
+        (transfer->error == CL_SUCCESS && place_of(transfer->mem) == NULL)) {
+        return -EBADMSG;
+    }
+    cl_int error = transfer->error;
+    if (error == CL_SUCCESS) {
+        if (blocking) {
+            wh_block_begin(request->session);
+        }
+        (void)map_at(transfer, blocking, flags, transfer->created == 0 ? NULL : &event, &error);
+        if (blocking) {
+            wh_block_end(request->session);
+        }
+        if (error != CL_SUCCESS && event != NULL) {
+            wh_cl->clReleaseEvent(event);
+        }
+        error = wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
+    }
+    wh_cl_look(&reads, NULL);
+    wh_cl_reply_error(request, WH_OP_clEnqueueMapBuffer, error);
+    wh_cl_reply_flags(request, &reads);
+    wh_cl_reply_reads(request, &reads);
+    return 0;
+}
+
+int wh_cl_unmap_in_place(struct wh_request *request, struct wh_cl_transfer *transfer)
+{
+    cl_event event = NULL;
+    cl_int error = transfer->error;
+    uint8_t *place = error == CL_SUCCESS ? place_of(transfer->mem) : NULL;
+    if (wh_request_failed(request) || (error == CL_SUCCESS && place == NULL)) {
+        return -EBADMSG;
+    }
+    if (error == CL_SUCCESS) {
+        error = wh_cl->clEnqueueUnmapMemObject(
+            transfer->queue, transfer->mem, place + transfer->offset, transfer->wait_count,
+            transfer->wait_list, transfer->created == 0 ? NULL : &event);
+    }
+    error = wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
+    wh_cl_reply_error(request, WH_OP_clEnqueueUnmapMemObject, error);
+    return 0;
+}
+
+static void free_hold(struct hold *hold)
+{
+    cl_event events[] = {hold->first, hold->gate, hold->last};
+    for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
+        if (events[i] != NULL) {
+            wh_cl->clReleaseEvent(events[i]);
+        }
+    }
+    if (hold->side != NULL) {
+        wh_cl->clReleaseCommandQueue(hold->side);
+    }
+    free(hold);
+}
+
+/* The lock is held. */
+static struct hold *find(uint64_t id)
+{
+    struct hold *hold = holds;
+    while (hold != NULL && hold->id != id) {
+        hold = hold->next;
+    }
+    return hold;
+}
+
+/* 0, or -EEXIST for an id in use. */
+static int keep_hold(struct hold *hold)
+{
+    pthread_mutex_lock(&holds_lock);
+    int error = find(hold->id) != NULL ? -EEXIST : 0;
+    if (error == 0) {
+        hold->next = holds;
+        holds = hold;
+    }
+    pthread_mutex_unlock(&holds_lock);
+    return error;
+}
+
+static struct hold *take_hold(uint64_t id)
+{
+    pthread_mutex_lock(&holds_lock);
+    struct hold **link = &holds;
+    while (*link != NULL && (*link)->id != id) {
+        link = &(*link)->next;
+    }
+    struct hold *hold = *link;
+    if (hold != NULL) {
+        *link = hold->next;
+    }
+    pthread_mutex_unlock(&holds_lock);
+    return hold;
+}
+
+/* Both commands. The second follows at once: even a failed first one must not leave a map behind.
+ */
+static cl_int enqueue_both(const struct wh_cl_transfer *transfer, bool writes, struct hold *hold)
+{
+    cl_int error = CL_SUCCESS;
+    if (place_of(transfer->mem) == NULL) {
+        error = wh_cl->clEnqueueMarkerWithWaitList(transfer->queue, transfer->wait_count,
+                                                   transfer->wait_list, &hold->first);
+        if (error == CL_SUCCESS) {
+            const cl_event waits[] = {hold->first, hold->gate};
+            error = wh_cl->clEnqueueMarkerWithWaitList(transfer->queue, 2, waits, &hold->last);
+        }
+        return error;
+    }
+    cl_map_flags flags = writes ? CL_MAP_WRITE_INVALIDATE_REGION : CL_MAP_READ;
+    void *mapped = map_at(transfer, false, flags, &hold->first, &error);
+    if (mapped != NULL && hold->first != NULL) {
+        const cl_event waits[] = {hold->first, hold->gate};
+        cl_int unmapped = wh_cl->clEnqueueUnmapMemObject(transfer->queue, transfer->mem, mapped, 2,
+                                                         waits, &hold->last);
+        error = error == CL_SUCCESS ? unmapped : error;
+    }
+    return error;
+}
+
+static cl_int begin_hold(struct wh_request *request, const struct wh_cl_transfer *transfer,
+                         bool writes, struct hold *hold)
+{
+    cl_context context = NULL;
+    cl_int error = wh_cl->clGetCommandQueueInfo(transfer->queue, CL_QUEUE_CONTEXT, sizeof(context),
+                                                &context, NULL);
+    if (error != CL_SUCCESS) {
+        return error;
+    }
+    hold->queue = transfer->queue;
+    hold->gate = wh_cl->clCreateUserEvent(context, &error);
+    if (error != CL_SUCCESS) {
+        return error;
+    }
+    error = enqueue_both(transfer, writes, hold);
+    if (error == CL_SUCCESS) {
+        wh_cl->clFlush(transfer->queue);
+        wh_block_begin(request->session);
+        error = wh_cl->clWaitForEvents(1, &hold->first);
+        wh_block_end(request->session);
+    }
+    if (error != CL_SUCCESS) {
+        wh_cl->clSetUserEventStatus(hold->gate, CL_COMPLETE);
+    }
+    return error;
+}
+
+/* The client's handles for the two commands. */
+static cl_int register_both(struct wh_request *request, const struct wh_cl_transfer *transfer,
+                            uint64_t first, const struct hold *hold)
+{
+    cl_int error = CL_SUCCESS;
+    if (transfer->created != 0) {
+        wh_cl->clRetainEvent(hold->last);
+        error = wh_cl_register(request, transfer->created, WH_KIND_EVENT, hold->last, error);
+    }
+    if (first != 0 && error == CL_SUCCESS) {
+        wh_cl->clRetainEvent(hold->first);
+        error = wh_cl_register(request, first, WH_KIND_EVENT, hold->first, error);
+    }
+    return error;
+}
+
+int wh_cl_hold(struct wh_request *request, uint16_t opcode, struct wh_cl_transfer *transfer)
+{
+    struct wh_cl_reads reads;
+    uint64_t id = wh_take_u64(request);
+    uint64_t first = wh_take_u64(request);
+    wh_cl_take_reads(request, &reads);
+    if (wh_request_failed(request)) {
+        return -EBADMSG;
+    }
+    cl_int error = transfer->error;
+    struct hold *hold = error == CL_SUCCESS ? calloc(1, sizeof(*hold)) : NULL;
+    error = error == CL_SUCCESS && hold == NULL ? CL_OUT_OF_HOST_MEMORY : error;
+    if (error == CL_SUCCESS) {
+        hold->id = id;
+        error = begin_hold(request, transfer, opcode == WH_OP_clEnqueueWriteBuffer, hold);
+    }
+    if (error == CL_SUCCESS) {
+        error = register_both(request, transfer, first, hold);
+    }
+    if (error == CL_SUCCESS && keep_hold(hold) != 0) {
+        wh_cl->clSetUserEventStatus(hold->gate, CL_COMPLETE);
+        free_hold(hold);
+        return -EBADMSG; /* the client chose an id that is in use */
+    }
+    if (error != CL_SUCCESS && hold != NULL) {
+        free_hold(hold);
+    }
+    wh_cl_look(&reads, NULL);
+    wh_cl_reply_error(request, opcode, error);
+    wh_cl_reply_flags(request, &reads);
+    wh_cl_reply_reads(request, &reads);
+    return 0;
+}
+
+static cl_command_queue new_side_queue(const struct hold *hold, cl_int *error)
+{
+    cl_context context = NULL;
+    cl_device_id device = NULL;
+    *error = wh_cl->clGetCommandQueueInfo(hold->queue, CL_QUEUE_CONTEXT, sizeof(context), &context,
+                                          NULL);
+    if (*error == CL_SUCCESS) {
+        *error = wh_cl->clGetCommandQueueInfo(hold->queue, CL_QUEUE_DEVICE, sizeof(device), &device,
+                                              NULL);
+    }
+    return *error == CL_SUCCESS ? wh_cl->clCreateCommandQueue(context, device, 0, error) : NULL;
+}
+
+cl_int wh_cl_side_queue(uint64_t id, cl_command_queue *queue)
+{
+    cl_int error = CL_SUCCESS;
+    *queue = NULL;
+    pthread_mutex_lock(&holds_lock);
+    struct hold *hold = find(id);
+    if (hold == NULL) {
+        error = CL_INVALID_VALUE;
+    } else if (hold->side == NULL) {
+        hold->side = new_side_queue(hold, &error);
+    }
+    if (error == CL_SUCCESS) {
+        *queue = hold->side;
+        error = wh_cl->clRetainCommandQueue(*queue);
+    }
+    pthread_mutex_unlock(&holds_lock);
+    return error;
+}
+
+int wh_cl_let_go(struct wh_request *request, uint16_t opcode)
+{
+    uint64_t id = wh_take_u64(request);
+    bool waits = wh_take_u64(request) != 0;
+    cl_int status = (cl_int)wh_take_u64(request);
+    struct hold *hold = wh_request_failed(request) ? NULL : take_hold(id);
+    if (hold == NULL) {
+        return -EBADMSG;
+    }
+    cl_int error = wh_cl->clSetUserEventStatus(hold->gate, status < 0 ? status : CL_COMPLETE);
+    if (error == CL_SUCCESS && waits) {
+        wh_block_begin(request->session);
+        (void)wh_cl->clWaitForEvents(1, &hold->last); /* the transfer's own error is told already */
+        wh_block_end(request->session);
+    }
+    free_hold(hold);
+    wh_cl_reply_error(request, opcode, error);
+    return 0;
+}
