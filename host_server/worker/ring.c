@@ -3,8 +3,8 @@
  *
  * All threads are alike. One holds the leader role and consumes; the others sleep in epoll_wait on
  * one epoll, whose edge-triggered eventfds wake one of them per notification. A leader gives the
- * role up when the ring stays empty or before a call that may block: it raises host_idle, frees the
- * role and looks at the ring once more. Whoever publishes later sees host_idle and notifies.
+ * role up when the ring stays empty or before a call that may block: it frees the role, raises
+ * host_idle and looks at the ring once more. Whoever publishes later sees host_idle and notifies.
  */
 #include "ring.h"
 
@@ -140,14 +140,19 @@ static bool ring_is_empty(const struct wh_ring *ring)
     return wh_load_acquire64(&ring->session->header->head) == wh_load64(&ring->tail);
 }
 
-/* Raises host_idle and frees the role. True if a request came meanwhile that may have seen neither.
+/*
+ * Frees the role and raises host_idle, in this order: whoever takes the flag wakes a thread that
+ * then finds the role free. The other way round a client that was late to look at the flag, its
+ * request long consumed, could take it before the role was free; the woken thread went back to
+ * sleep, and with nobody leading and no flag up the next request would have woken nobody. True if a
+ * request came meanwhile that may have seen neither.
  */
 static bool free_role(struct wh_ring *ring)
 {
     publish_tail(ring);
+    __atomic_store_n(&ring->role, 0, __ATOMIC_SEQ_CST);
     /* Pairs with the client, which stores head, fences and looks at host_idle. */
     wh_store32(&ring->session->header->host_idle, 1);
-    __atomic_store_n(&ring->role, 0, __ATOMIC_SEQ_CST);
     wh_fence();
     return !ring_is_empty(ring);
 }
