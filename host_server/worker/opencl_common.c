@@ -48,6 +48,9 @@ void **wh_cl_objects(struct wh_request *request, uint8_t kind, cl_uint *count, c
 static void release_object(uint8_t kind, void *object)
 {
     switch (kind) {
+    case WH_KIND_DEVICE:
+        wh_cl->clReleaseDevice(object);
+        break;
     case WH_KIND_CONTEXT:
         wh_cl->clReleaseContext(object);
         break;

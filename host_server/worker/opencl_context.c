@@ -9,7 +9,8 @@
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
-#define PROPERTIES_MAX 64u /* 8-byte items of a property list */
+#define PROPERTIES_MAX 64u    /* 8-byte items of a property list */
+#define SUB_DEVICES_MAX 1024u /* made by one call */
 
 int wh_skeleton_clGetPlatformIDs(struct wh_request *request)
 {
@@ -47,6 +48,63 @@ int wh_skeleton_clGetDeviceIDs(struct wh_request *request)
     return 0;
 }
 
+/* Gives the devices that were made their handles; those without one end again. */
+static cl_int register_devices(struct wh_request *request, const uint64_t *handles,
+                               cl_device_id *devices, cl_uint count)
+{
+    cl_int error = CL_SUCCESS;
+    for (cl_uint i = 0; i < count && devices[i] != NULL; i++) {
+        if (error == CL_SUCCESS) {
+            error = wh_cl_register(request, handles[i], WH_KIND_DEVICE, devices[i], CL_SUCCESS);
+        } else {
+            wh_cl->clReleaseDevice(devices[i]);
+        }
+    }
+    return error;
+}
+
+int wh_skeleton_clCreateSubDevices(struct wh_request *request)
+{
+    cl_int error = CL_SUCCESS;
+    cl_uint count = 0;
+    size_t properties_bytes = 0;
+    size_t handles_bytes = 0;
+    uint64_t handle = wh_take_u64(request);
+    cl_device_id device = wh_cl_object(request, handle, WH_KIND_DEVICE, &error);
+    const cl_device_partition_property *properties =
+        wh_take_blob(request, &properties_bytes, SUB_DEVICES_MAX * 2 * sizeof(*properties));
+    uint64_t wanted = wh_take_u64(request);
+    bool devices_wanted = wh_take_u64(request) != 0;
+    bool count_wanted = wh_take_u64(request) != 0;
+    const uint64_t *handles =
+        wh_take_blob(request, &handles_bytes, SUB_DEVICES_MAX * sizeof(*handles));
+    size_t items = properties_bytes / sizeof(*properties);
+    if (wh_request_failed(request) || wanted > UINT32_MAX ||
+        (devices_wanted && handles_bytes != wanted * sizeof(*handles)) ||
+        (properties != NULL &&
+         (items < 2 || properties[items - 1] != 0 ||
+          (properties[0] == CL_DEVICE_PARTITION_BY_COUNTS && properties[items - 2] != 0)))) {
+        return -EBADMSG;
+    }
+    cl_device_id *devices =
+        devices_wanted ? wh_scratch(request, (wanted + 1) * sizeof(*devices)) : NULL;
+    if (devices_wanted && devices == NULL) {
+        error = CL_OUT_OF_HOST_MEMORY;
+    } else if (devices_wanted) {
+        memset(devices, 0, (wanted + 1) * sizeof(*devices));
+    }
+    if (error == CL_SUCCESS) {
+        error = wh_cl->clCreateSubDevices(device, properties, (cl_uint)wanted, devices,
+                                          count_wanted || devices_wanted ? &count : NULL);
+    }
+    if (error == CL_SUCCESS && devices_wanted) {
+        error = register_devices(request, handles, devices, (cl_uint)wanted);
+    }
+    wh_cl_reply_error(request, WH_OP_clCreateSubDevices, error);
+    wh_reply_u64(request, error == CL_SUCCESS ? count : 0);
+    return 0;
+}
+
 /* The client's property list with the real platform. NULL for none; a list that does not end fails
  * the request. */
 static const cl_context_properties *take_properties(struct wh_request *request)
@@ -76,31 +134,72 @@ static const cl_context_properties *take_properties(struct wh_request *request)
     return properties;
 }
 
+/* The handle of a context's device: one of those it was made of, or a device of the platform. */
+static uint64_t handle_of(cl_device_id device, cl_uint count, const cl_device_id *given,
+                          const uint64_t *handles)
+{
+    for (cl_uint i = 0; i < count; i++) {
+        if (given[i] == device) {
+            return handles[i];
+        }
+    }
+    return wh_cl_device_handle(device);
+}
+
+/* Registers a new context and says which devices it has. */
+static int reply_context(struct wh_request *request, uint16_t opcode, cl_context context,
+                         uint64_t created, cl_int error, cl_uint given_count,
+                         const cl_device_id *given, const uint64_t *given_handles,
+                         uint64_t *handles, size_t capacity)
+{
+    cl_device_id devices[WH_CL_DEVICES_MAX];
+    size_t found_bytes = 0;
+    if (error == CL_SUCCESS) {
+        error = wh_cl->clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof(devices), devices,
+                                        &found_bytes);
+        if (error != CL_SUCCESS) {
+            wh_cl->clReleaseContext(context);
+        }
+    }
+    size_t count = error == CL_SUCCESS ? found_bytes / sizeof(devices[0]) : 0;
+    count = count < capacity / sizeof(*handles) ? count : capacity / sizeof(*handles);
+    for (size_t i = 0; i < count; i++) {
+        handles[i] = handle_of(devices[i], given_count, given, given_handles);
+    }
+    error = wh_cl_register(request, created, WH_KIND_CONTEXT, context, error);
+    wh_cl_reply_error(request, opcode, error);
+    wh_reply_u64(request, count);
+    wh_reply_out(request, count * sizeof(*handles));
+    return 0;
+}
+
 int wh_skeleton_clCreateContext(struct wh_request *request)
 {
     cl_int error = CL_SUCCESS;
     cl_uint count = 0;
+    size_t capacity = 0;
+    size_t handles_bytes = 0;
     cl_context context = NULL;
     const cl_context_properties *properties = take_properties(request);
+    struct wh_request ahead = *request; /* the devices' handles, before they become devices */
+    const uint64_t *given_handles = wh_take_blob(&ahead, &handles_bytes, WH_CL_BLOB_BYTES_MAX);
     const cl_device_id *devices = (void *)wh_cl_objects(request, WH_KIND_DEVICE, &count, &error);
     uint64_t created = wh_take_u64(request);
-    if (wh_request_failed(request)) {
+    uint64_t *handles = wh_take_out(request, &capacity);
+    if (wh_request_failed(request) || handles == NULL) {
         return -EBADMSG;
     }
     if (error == CL_SUCCESS) {
         context = wh_cl->clCreateContext(properties, count, devices, NULL, NULL, &error);
     }
-    error = wh_cl_register(request, created, WH_KIND_CONTEXT, context, error);
-    wh_cl_reply_error(request, WH_OP_clCreateContext, error);
-    return 0;
+    return reply_context(request, WH_OP_clCreateContext, context, created, error, count, devices,
+                         given_handles, handles, capacity);
 }
 
 int wh_skeleton_clCreateContextFromType(struct wh_request *request)
 {
     cl_int error = CL_SUCCESS;
-    cl_device_id devices[WH_CL_DEVICES_MAX];
     size_t capacity = 0;
-    size_t found_bytes = 0;
     const cl_context_properties *properties = take_properties(request);
     cl_device_type type = wh_take_u64(request);
     uint64_t created = wh_take_u64(request);
@@ -109,20 +208,8 @@ int wh_skeleton_clCreateContextFromType(struct wh_request *request)
         return -EBADMSG;
     }
     cl_context context = wh_cl->clCreateContextFromType(properties, type, NULL, NULL, &error);
-    if (error == CL_SUCCESS) {
-        error = wh_cl->clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof(devices), devices,
-                                        &found_bytes);
-    }
-    size_t count = error == CL_SUCCESS ? found_bytes / sizeof(devices[0]) : 0;
-    count = count < capacity / sizeof(*handles) ? count : capacity / sizeof(*handles);
-    for (size_t i = 0; i < count; i++) {
-        handles[i] = wh_cl_device_handle(devices[i]);
-    }
-    error = wh_cl_register(request, created, WH_KIND_CONTEXT, context, error);
-    wh_cl_reply_error(request, WH_OP_clCreateContextFromType, error);
-    wh_reply_u64(request, count);
-    wh_reply_out(request, count * sizeof(*handles));
-    return 0;
+    return reply_context(request, WH_OP_clCreateContextFromType, context, created, error, 0, NULL,
+                         NULL, handles, capacity);
 }
 
 /* A buffer with a piece of its initial data; a later piece names the buffer by its handle. */

@@ -10,6 +10,8 @@
 #include "wh_wire.h"
 
 #define TYPES_MAX 16u
+#define SUB_DEVICES_MAX 1024u     /* made by one call */
+#define PARTITION_ITEMS_MAX 1032u /* of a list of properties */
 
 /* Answers to clGetDeviceIDs by type. Devices do not change while a server runs. */
 static struct {
@@ -127,6 +129,102 @@ cl_int CL_API_CALL wh_stub_clGetDeviceIDs(cl_platform_id platform, cl_device_typ
     return CL_SUCCESS;
 }
 
+/* Items of a list of properties, its end included: a list of counts ends with a 0 of its own. */
+static size_t count_properties(const cl_device_partition_property *properties)
+{
+    size_t count = 1;
+    if (properties == NULL) {
+        return 0;
+    }
+    while (properties[0] != 0 && properties[count] != 0 && count < PARTITION_ITEMS_MAX - 2) {
+        count++;
+        if (properties[0] != CL_DEVICE_PARTITION_BY_COUNTS) {
+            break; /* a kind and its value */
+        }
+    }
+    return count;
+}
+
+/* The server makes at most as many devices as there are objects for them. */
+static cl_int ask_sub_devices(const struct wh_cl_object *whole,
+                              const cl_device_partition_property *properties, cl_uint num_devices,
+                              struct wh_cl_object *const *objects, cl_uint *count,
+                              bool count_wanted)
+{
+    cl_device_partition_property list[PARTITION_ITEMS_MAX] = {0};
+    struct wh_call call;
+    size_t items = count_properties(properties);
+    if (items > 0) {
+        memcpy(list, properties, items * sizeof(list[0]));
+        items += 2; /* the end of a list of counts, and of the list itself */
+    }
+    if (wh_call_begin(&call, WH_OP_clCreateSubDevices) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_put_u64(&call, whole->handle);
+    wh_put_blob(&call, items > 0 ? list : NULL, items * sizeof(list[0]));
+    wh_put_u64(&call, num_devices);
+    wh_put_u64(&call, objects != NULL);
+    wh_put_u64(&call, count_wanted);
+    wh_cl_put_handles(&call, (const void *const *)objects, objects == NULL ? 0 : num_devices);
+    cl_int error = wh_cl_call_sync(&call);
+    *count = (cl_uint)wh_get_u64(&call);
+    wh_call_end(&call);
+    return error;
+}
+
+static cl_int make_sub_devices(struct wh_cl_object *whole,
+                               const cl_device_partition_property *properties, cl_uint num_devices,
+                               cl_device_id *devices, cl_uint *count, bool count_wanted)
+{
+    static struct wh_cl_object *none;
+    cl_uint made = 0;
+    cl_uint most = num_devices < SUB_DEVICES_MAX ? num_devices : SUB_DEVICES_MAX;
+    struct wh_cl_object **objects = calloc(most + 1, sizeof(*objects));
+    cl_int error = objects == NULL ? CL_OUT_OF_HOST_MEMORY : CL_SUCCESS;
+    for (cl_uint i = 0; error == CL_SUCCESS && i < most; i++) {
+        objects[i] = wh_cl_object_new(WH_KIND_DEVICE);
+        error = objects[i] == NULL ? CL_OUT_OF_HOST_MEMORY : CL_SUCCESS;
+    }
+    if (error == CL_SUCCESS) {
+        error = ask_sub_devices(whole, properties, most, most > 0 ? objects : &none, count,
+                                count_wanted);
+        made = error == CL_SUCCESS && *count < most ? *count : most;
+    }
+    for (cl_uint i = 0; objects != NULL && i < most; i++) {
+        if (error == CL_SUCCESS && i < made) {
+            wh_cl_set_parent(objects[i], whole);
+            devices[i] = (cl_device_id)objects[i];
+        } else {
+            wh_cl_discard(objects[i]);
+        }
+    }
+    free(objects);
+    return error;
+}
+
+cl_int CL_API_CALL wh_stub_clCreateSubDevices(cl_device_id in_device,
+                                              const cl_device_partition_property *properties,
+                                              cl_uint num_devices, cl_device_id *out_devices,
+                                              cl_uint *num_devices_ret)
+{
+    cl_uint count = 0;
+    wh_count_api_call(WH_OP_clCreateSubDevices);
+    struct wh_cl_object *whole = wh_cl_get(in_device, WH_KIND_DEVICE);
+    if (whole == NULL) {
+        return CL_INVALID_DEVICE;
+    }
+    bool count_wanted = num_devices_ret != NULL;
+    cl_int error =
+        out_devices == NULL
+            ? ask_sub_devices(whole, properties, num_devices, NULL, &count, count_wanted)
+            : make_sub_devices(whole, properties, num_devices, out_devices, &count, count_wanted);
+    if (error == CL_SUCCESS && num_devices_ret != NULL) {
+        *num_devices_ret = count;
+    }
+    return error;
+}
+
 /* Checks what the stub can tell of a context's properties. The platform must be ours. */
 static cl_int check_properties(const cl_context_properties *properties)
 {
@@ -161,7 +259,7 @@ static void put_properties(struct wh_call *call, const cl_context_properties *pr
 }
 
 static cl_int keep_context(struct wh_cl_object *object, const cl_context_properties *properties,
-                           const uint64_t *handles, cl_uint count)
+                           struct wh_cl_object *const *devices, cl_uint count)
 {
     size_t bytes = wh_cl_properties_bytes(properties);
     object->context = object;
@@ -174,11 +272,43 @@ static cl_int keep_context(struct wh_cl_object *object, const cl_context_propert
         memcpy(object->u.of_context.properties, properties, bytes);
     }
     object->u.of_context.properties_bytes = bytes;
-    for (cl_uint i = 0; i < count; i++) {
-        object->u.of_context.devices[i] = wh_cl_device(handles[i]);
-    }
+    memcpy(object->u.of_context.devices, devices, count * sizeof(void *));
     object->u.of_context.device_count = count;
+    wh_cl_hold_devices(object);
     return CL_SUCCESS;
+}
+
+/*
+ * Sends the request of a new context and keeps what the reply says of its devices. Which they are
+ * the real library decides: it may answer for the whole device where it was given parts.
+ */
+static cl_int make_context(struct wh_call *call, struct wh_cl_object *object,
+                           const cl_context_properties *properties, cl_uint given_count,
+                           const cl_device_id *given)
+{
+    uint64_t handles[WH_CL_DEVICES_MAX] = {0};
+    struct wh_cl_object *devices[WH_CL_DEVICES_MAX];
+    wh_put_u64(call, object->handle);
+    wh_put_out(call, sizeof(handles), true);
+    cl_int error = wh_cl_call_sync(call);
+    cl_uint count = (cl_uint)wh_get_u64(call);
+    (void)wh_get_out(call, handles, sizeof(handles));
+    wh_call_end(call);
+    if (error != CL_SUCCESS || count > WH_CL_DEVICES_MAX) {
+        return error != CL_SUCCESS ? error : CL_OUT_OF_RESOURCES;
+    }
+    for (cl_uint i = 0; i < count; i++) {
+        devices[i] = wh_cl_device(handles[i]);
+        for (cl_uint k = 0; k < given_count; k++) {
+            if (wh_cl_handle(given[k]) == handles[i]) {
+                devices[i] = (struct wh_cl_object *)given[k];
+            }
+        }
+        if (devices[i] == NULL) {
+            return CL_OUT_OF_RESOURCES; /* the server broke the contract */
+        }
+    }
+    return keep_context(object, properties, devices, count);
 }
 
 typedef void(CL_CALLBACK *notify_function)(const char *, const void *, size_t, void *);
@@ -188,7 +318,6 @@ cl_context CL_API_CALL wh_stub_clCreateContext(const cl_context_properties *prop
                                                notify_function pfn_notify, void *user_data,
                                                cl_int *errcode_ret)
 {
-    uint64_t handles[WH_CL_DEVICES_MAX];
     struct wh_call call;
     wh_count_api_call(WH_OP_clCreateContext);
     if (devices == NULL || num_devices == 0 || (pfn_notify == NULL && user_data != NULL)) {
@@ -210,16 +339,9 @@ cl_context CL_API_CALL wh_stub_clCreateContext(const cl_context_properties *prop
         wh_call_end(&call);
         return wh_cl_created(NULL, CL_OUT_OF_HOST_MEMORY, errcode_ret);
     }
-    for (cl_uint i = 0; i < num_devices; i++) {
-        handles[i] = wh_cl_handle(devices[i]);
-    }
     put_properties(&call, properties);
     wh_cl_put_handles(&call, (const void *const *)devices, num_devices);
-    wh_put_u64(&call, object->handle);
-    error = wh_cl_call_error(&call);
-    if (error == CL_SUCCESS) {
-        error = keep_context(object, properties, handles, num_devices);
-    }
+    error = make_context(&call, object, properties, num_devices, devices);
     return wh_cl_created(object, error, errcode_ret);
 }
 
@@ -228,8 +350,6 @@ cl_context CL_API_CALL wh_stub_clCreateContextFromType(const cl_context_properti
                                                        notify_function pfn_notify, void *user_data,
                                                        cl_int *errcode_ret)
 {
-    uint64_t handles[WH_CL_DEVICES_MAX] = {0};
-    cl_uint count = 0;
     struct wh_call call;
     wh_count_api_call(WH_OP_clCreateContextFromType);
     if (pfn_notify == NULL && user_data != NULL) {
@@ -249,14 +369,6 @@ cl_context CL_API_CALL wh_stub_clCreateContextFromType(const cl_context_properti
     }
     put_properties(&call, properties);
     wh_put_u64(&call, device_type);
-    wh_put_u64(&call, object->handle);
-    wh_put_out(&call, sizeof(handles), true);
-    error = wh_cl_call_sync(&call);
-    count = (cl_uint)wh_get_u64(&call);
-    if (error == CL_SUCCESS && count <= WH_CL_DEVICES_MAX) {
-        (void)wh_get_out(&call, handles, sizeof(handles));
-        error = keep_context(object, properties, handles, count);
-    }
-    wh_call_end(&call);
+    error = make_context(&call, object, properties, 0, NULL);
     return wh_cl_created(object, error, errcode_ret);
 }

@@ -76,6 +76,27 @@ static bool answer_references(const struct wh_cl_query *query, const struct wh_c
     return answer_uint(query, __atomic_load_n(&object->references, __ATOMIC_RELAXED), error);
 }
 
+/* A device of a context has no reference more for it. */
+static bool own_device(const struct wh_cl_query *query, const struct wh_cl_object *object,
+                       cl_int *error)
+{
+    switch (query->param) {
+    case CL_DEVICE_PLATFORM:
+        return answer_pointer(query, wh_cl_platform(), error);
+    case CL_DEVICE_PARENT_DEVICE:
+        return answer_pointer(query, object->parent, error);
+    case CL_DEVICE_REFERENCE_COUNT:
+        return wh_cl_is_sub_device(object) && wh_local_answers() &&
+               answer_uint(
+                   query,
+                   __atomic_load_n(&object->references, __ATOMIC_RELAXED) -
+                       __atomic_load_n(&object->u.of_device.context_count, __ATOMIC_RELAXED),
+                   error);
+    default:
+        return false;
+    }
+}
+
 static bool own_context(const struct wh_cl_query *query, const struct wh_cl_object *object,
                         cl_int *error)
 {
@@ -208,10 +229,7 @@ bool wh_cl_own_answer(const struct wh_cl_query *query, cl_int *error)
     const struct wh_cl_object *object = query->object;
     switch (query->opcode) {
     case WH_OP_clGetDeviceInfo:
-        if (query->param == CL_DEVICE_PLATFORM) {
-            return answer_pointer(query, wh_cl_platform(), error);
-        }
-        return query->param == CL_DEVICE_PARENT_DEVICE && answer_pointer(query, NULL, error);
+        return own_device(query, object, error);
     case WH_OP_clGetContextInfo:
         return own_context(query, object, error);
     case WH_OP_clGetCommandQueueInfo:

@@ -14,7 +14,8 @@
 #define CELL_BYTES 256u
 #define CELL_COUNT (1u << 18) /* 64 MiB of address space, touched as used */
 #define FIRST_FREE_CELL 64u   /* 0: platform, 1..62: devices */
-#define FORGOTTEN_MAX 8u      /* depth of parents: event, queue, context */
+#define PARENTS_MAX 8u        /* event, queue, context and the like */
+#define FORGOTTEN_MAX (PARENTS_MAX + WH_CL_DEVICES_MAX) /* a context may end its devices */
 #define GENERATION_MASK 0xffffffu
 
 _Static_assert(sizeof(struct wh_cl_object) <= CELL_BYTES, "an object fits its cell");
@@ -96,7 +97,7 @@ struct wh_cl_object *wh_cl_find(const void *pointer, bool *inside)
     }
     struct wh_cl_object *object = (struct wh_cl_object *)(slab + distance);
     uint32_t kind = __atomic_load_n(&object->kind, __ATOMIC_ACQUIRE);
-    if (kind == WH_KIND_PLATFORM || kind == WH_KIND_DEVICE) {
+    if (kind == WH_KIND_PLATFORM || (kind == WH_KIND_DEVICE && object->serial == 0)) {
         return object;
     }
     return kind != 0 && object->serial == wh_session_serial() ? object : NULL;
@@ -246,10 +247,39 @@ struct ended {
     size_t count;
 };
 
+static void end_with_parents(struct wh_cl_object *object, struct ended *ended);
+
+void wh_cl_hold_devices(const struct wh_cl_object *context)
+{
+    for (uint32_t i = 0; i < context->u.of_context.device_count; i++) {
+        struct wh_cl_object *device = context->u.of_context.devices[i];
+        if (wh_cl_is_sub_device(device)) {
+            wh_cl_hold(device);
+            __atomic_fetch_add(&device->u.of_device.context_count, 1, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+static void let_go_of_devices(const struct wh_cl_object *context, struct ended *ended)
+{
+    for (uint32_t i = 0; i < context->u.of_context.device_count; i++) {
+        struct wh_cl_object *device = context->u.of_context.devices[i];
+        if (wh_cl_is_sub_device(device)) {
+            __atomic_fetch_sub(&device->u.of_device.context_count, 1, __ATOMIC_RELAXED);
+            if (drop(device)) {
+                end_with_parents(device, ended);
+            }
+        }
+    }
+}
+
 static void end_with_parents(struct wh_cl_object *object, struct ended *ended)
 {
     while (object != NULL && ended->count < FORGOTTEN_MAX) {
         ended->objects[ended->count++] = object;
+        if (object->kind == WH_KIND_CONTEXT) {
+            let_go_of_devices(object, ended);
+        }
         struct wh_cl_object *parent = object->parent;
         object = parent != NULL && drop(parent) ? parent : NULL;
     }
@@ -274,7 +304,7 @@ cl_int wh_cl_retain(void *pointer, uint32_t kind, uint16_t opcode)
     if (object == NULL) {
         return errors[kind];
     }
-    if (kind != WH_KIND_DEVICE) {
+    if (kind != WH_KIND_DEVICE || wh_cl_is_sub_device(object)) {
         wh_cl_hold(object);
     }
     if (wh_local_answers()) {
@@ -325,7 +355,8 @@ cl_int wh_cl_release(void *pointer, uint32_t kind, uint16_t opcode)
             object->handle); /* its reads must reach the application before it goes */
     }
     struct ended ended = {.count = 0};
-    if (kind != WH_KIND_DEVICE && drop(object)) {
+    bool counted = kind != WH_KIND_DEVICE || wh_cl_is_sub_device(object);
+    if (counted && drop(object)) {
         end_with_parents(object, &ended);
     }
     cl_int error = wh_local_answers() ? release_each(&ended) : release_one(object, opcode, &ended);

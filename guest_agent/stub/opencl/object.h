@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "call.h"
+#include "wh_opencl_kinds.h"
 #include "wh_opencl_stub.h"
 
 /* What the API says when the server is gone. */
@@ -46,6 +47,10 @@ struct wh_cl_object {
     struct wh_cl_object *context; /* held through the parents */
     struct wh_cl_info *infos;     /* answers that cannot change */
     union {
+        struct {
+            uint32_t
+                context_count; /* contexts that hold it; their references are no one's business */
+        } of_device;
         struct {
             cl_context_properties *properties; /* with the terminating 0 */
             size_t properties_bytes;
@@ -123,6 +128,15 @@ void wh_cl_discard(struct wh_cl_object *object);
 /* The one platform, and the device of a handle that the server gave (NULL if it is none). */
 struct wh_cl_object *wh_cl_platform(void);
 struct wh_cl_object *wh_cl_device(uint64_t handle);
+
+/* A device that was made, and is counted; others are there for good. */
+static inline bool wh_cl_is_sub_device(const struct wh_cl_object *object)
+{
+    return object->kind == WH_KIND_DEVICE && object->serial != 0;
+}
+
+/* A context holds its devices. */
+void wh_cl_hold_devices(const struct wh_cl_object *context);
 
 void wh_cl_hold(struct wh_cl_object *object);
 void wh_cl_set_parent(struct wh_cl_object *object, struct wh_cl_object *parent);
