@@ -189,7 +189,7 @@ def bench_call(
 
 @task(
     help={
-        "only": "suites by name, comma-separated (default: all)",
+        "only": "suites, or programs as SUITE/PROGRAM, comma-separated (default: all)",
         "system": SYSTEM_HELP,
         "placement": f"{PLACEMENT_HELP}; a guest runs a few programs of each suite",
         "native": "directory of an earlier run, whose native outcomes are taken",

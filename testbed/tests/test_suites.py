@@ -45,12 +45,14 @@ def test_junit() -> None:
 
 
 def test_piglit_with_subtests() -> None:
-    text = """{"tests": {"a": {"result": "pass", "subtests": {"x": "pass", "y": "fail"}},
+    text = """{"tests": {"a": {"result": "pass", "subtests": {
+        "__type__": "Subtests", "x": "pass", "y": "fail"}},
         "b": {"result": "crash", "out": "PIGLIT: {}\\nUnexpected CL error: CL_OUT_OF"}}}"""
     outcomes = parsers.piglit(output(result=text))
     assert [outcomes[name].status for name in ("a", "a x", "a y", "b")] == [
         *(PASSED, PASSED, FAILED, FAILED)
     ]
+    assert len(outcomes) == 4
     assert outcomes["b"].detail == "Unexpected CL error: CL_OUT_OF"
 
 
@@ -119,6 +121,10 @@ def test_the_catalogue_is_consistent() -> None:
         assert set(suite.guest) | set(suite.short) <= set(names)
     with pytest.raises(TestbedError, match="no suite 'nothing'"):
         find_suites("clinfo,nothing")
+    with pytest.raises(TestbedError, match="no program 'most'"):
+        find_suites("clpeak/most")
+    [suite] = find_suites("clpeak/all")
+    assert [step.name for step in suite.steps] == ["all"]
 
 
 @pytest.mark.opencl

@@ -118,14 +118,20 @@ def _unpacked(source: Source) -> Path:
         [archive] = directory.glob("*.tar.gz")
         with tarfile.open(archive) as tar:
             top = f"{source.package}-{source.version}/{source.folder}/"
-            members = [member for member in tar.getmembers() if member.name.startswith(top)]
+            members = [member for member in tar.getmembers() if _is_plain(member, top)]
             if not members:
                 raise TestbedError(
                     f"the source package {archive.name} has no {source.folder}/",
                     "mend the suite's description",
                 )
-            tar.extractall(directory, members, filter="data")
+            tar.extractall(directory, members)
         (directory / f"{source.package}-{source.version}").rename(directory / "source")
         archive.unlink()
 
     return artifact("suite-source", inputs, build) / "source" / source.folder
+
+
+def _is_plain(member: tarfile.TarInfo, top: str) -> bool:
+    """A file or folder under `top`: nothing that could be written or point elsewhere."""
+    inside = member.name.startswith(top) and ".." not in member.name.split("/")
+    return inside and (member.isfile() or member.isdir())
