@@ -253,6 +253,9 @@ def _checks(api: Api, function: Function, fail: str) -> list[str]:
             continue  # see _plain: it needs the queue's context
         elif argument.handles:
             name = argument.name
+            empty = f"{name} == NULL || {argument.count} == 0"
+            refuse = fail.format(error="CL_INVALID_VALUE")
+            lines.append(f"    if ({empty}) {{\n        {refuse}\n    }}")
             condition = (
                 f"!wh_cl_all_live((const void *const *){name}, {argument.count}, "
                 f"{kind_macro(argument.handles)})"

@@ -630,6 +630,21 @@ static void null_outs(void)
     OK(clReleaseMemObject(buffer));
 }
 
+static void empty_arrays(void)
+{
+    cl_mem buffer = buffer_of(64);
+    cl_mem none = NULL;
+    cl_event event = gate();
+    EXPECT(clEnqueueMigrateMemObjects(queue, 0, &buffer, 0, 0, NULL, NULL), CL_INVALID_VALUE);
+    EXPECT(clEnqueueMigrateMemObjects(queue, 1, NULL, 0, 0, NULL, NULL), CL_INVALID_VALUE);
+    EXPECT(clEnqueueMigrateMemObjects(queue, 1, &none, 0, 0, NULL, NULL), CL_INVALID_MEM_OBJECT);
+    EXPECT(clWaitForEvents(0, &event), CL_INVALID_VALUE);
+    EXPECT(clWaitForEvents(1, NULL), CL_INVALID_VALUE);
+    OK(clSetUserEventStatus(event, CL_COMPLETE));
+    OK(clReleaseEvent(event));
+    OK(clReleaseMemObject(buffer));
+}
+
 struct user {
     pthread_t id;
     cl_event event;
@@ -987,6 +1002,7 @@ int main(int argc, char **argv)
         S(profiling),
         S(failed_gate),
         S(null_outs),
+        S(empty_arrays),
         S(many_waiters),
         S(threads),
         S(threads_large),
