@@ -189,6 +189,24 @@ def bench_call(
 
 @task(
     help={
+        "placement": PLACEMENT_HELP,
+        "sizes": "bytes, comma-separated, with K or M (default: 4K to 256M)",
+        "rounds": "how often each system takes its turn",
+        "json": JSON_HELP,
+    }
+)
+@guarded
+def bench_copy(
+    _: Context, placement: str = "process", sizes: str = "", rounds: int = 5, json: bool = False
+) -> None:
+    """Bandwidth to the device and back, pageable and mapped, beside native and plain memcpy."""
+    from testbed.experiment.byhand import bench_copy as run_bench
+
+    run_bench(placement, sizes, rounds, json)
+
+
+@task(
+    help={
         "only": "suites, or programs as SUITE/PROGRAM, comma-separated (default: all)",
         "system": SYSTEM_HELP,
         "placement": f"{PLACEMENT_HELP}; a guest runs a few programs of each suite",
@@ -309,7 +327,7 @@ def _collection() -> Collection:
         *(doctor, reproduce, run, plot, execute, record, replay, suites, generate, check, test)
     )
     for name, members in (
-        ("bench", {"call": bench_call}),
+        ("bench", {"call": bench_call, "copy": bench_copy}),
         ("vm", {"boot": vm_boot, "shell": vm_shell, "list": vm_list, "stop": vm_stop}),
         ("workload", {"check": workload_check}),
     ):

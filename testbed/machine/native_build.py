@@ -23,6 +23,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 STUB = Path("guest_agent/stub")
 OPENCL_STUB = STUB / "opencl"
 BENCH = Path("guest_agent/bench")
+BENCH_COPY = BENCH / "copy"
 WORKER = Path("host_server/worker")
 REPLAY = Path("host_server/replay")
 CODEC = Path("testbed/protocol/c")
@@ -67,6 +68,11 @@ class NativeBuild:
     def bench(self) -> Path:
         """The client of `bench.call`."""
         return self.directory / "wormhole-bench"
+
+    @property
+    def bench_copy(self) -> Path:
+        """The client of `bench.copy`: an OpenCL program that loads whatever the loader finds."""
+        return self.directory / "wormhole-bench-copy"
 
     @property
     def replay(self) -> Path:
@@ -196,6 +202,7 @@ def _programs(generated: Path) -> list[_Program]:
         ),
         _Program("wormhole-worker", worker, ("-ldl",)),
         _Program("wormhole-bench", (*_units(BENCH, (STUB,)), *runtime)),
+        _Program("wormhole-bench-copy", _units(BENCH_COPY, ()), ("-ldl",)),
     ]
     if (REPOSITORY / REPLAY).is_dir():
         replay = (
@@ -247,7 +254,7 @@ def _generated(generated: Path, prefix: str, includes: tuple[Path, ...]) -> tupl
 def _all_sources() -> list[Path]:
     """Everything that can change the result besides the generated code."""
     directories = (
-        *(STUB, OPENCL_STUB, STUB / "tests", BENCH),
+        *(STUB, OPENCL_STUB, STUB / "tests", BENCH, BENCH_COPY),
         *(WORKER, WORKER / "tests", REPLAY, CODEC),
     )
     found = [
