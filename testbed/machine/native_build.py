@@ -26,6 +26,7 @@ BENCH = Path("guest_agent/bench")
 BENCH_COPY = BENCH / "copy"
 WORKER = Path("host_server/worker")
 REPLAY = Path("host_server/replay")
+FUZZ = Path("host_server/fuzz")
 CODEC = Path("testbed/protocol/c")
 UAPI = Path("guest_agent/driver/wormhole_uapi.h")
 
@@ -39,6 +40,7 @@ OPENCL_DEFINES = tuple(
     f"-DCL_USE_DEPRECATED_OPENCL_{version}_APIS"
     for version in ("1_0", "1_1", "1_2", "2_0", "2_1", "2_2")
 )
+FUZZ_WRAPPED = ("wh_execute", "wh_core_whEcho", "nanosleep")
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 FLAGS = ("-g", "-std=gnu11", "-fvisibility=hidden", "-pthread", *OPENCL_DEFINES)
 SANITIZERS: Mapping[str, tuple[str, ...]] = {
@@ -73,6 +75,11 @@ class NativeBuild:
     def bench_copy(self) -> Path:
         """The client of `bench.copy`: an OpenCL program that loads whatever the loader finds."""
         return self.directory / "wormhole-bench-copy"
+
+    @property
+    def fuzz(self) -> Path:
+        """The fuzzer; only in a build with tests."""
+        return self.directory / "wormhole-fuzz"
 
     @property
     def replay(self) -> Path:
@@ -225,6 +232,14 @@ def _test_programs(generated: Path) -> list[_Program]:
         _Program(unit.source.stem, (unit, *worker), ("-ldl",))
         for unit in _units(WORKER / "tests", (WORKER,))
     ]
+    fuzz = (
+        *_units(FUZZ, (FUZZ, WORKER)),
+        *_generated(generated, "fuzz_", (FUZZ,)),
+        *worker,
+    )
+    # The fuzzer counts what is executed, and takes the waiting out of calls that only wait.
+    wrapped = tuple(f"-Wl,--wrap={name}" for name in FUZZ_WRAPPED)
+    programs.append(_Program("wormhole-fuzz", fuzz, ("-ldl", *wrapped)))
     return programs
 
 
@@ -255,7 +270,7 @@ def _all_sources() -> list[Path]:
     """Everything that can change the result besides the generated code."""
     directories = (
         *(STUB, OPENCL_STUB, STUB / "tests", BENCH, BENCH_COPY),
-        *(WORKER, WORKER / "tests", REPLAY, CODEC),
+        *(WORKER, WORKER / "tests", REPLAY, FUZZ, CODEC),
     )
     found = [
         path.relative_to(REPOSITORY)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from testbed.errors import TestbedError
-from testbed.protocol import emit_skeleton, emit_stub
+from testbed.protocol import emit_fuzz, emit_skeleton, emit_stub
 from testbed.protocol.emit import banner
 from testbed.protocol.spec import Enum, Struct, Wire, load_api, load_wire, spec_hash
 
@@ -119,6 +119,7 @@ def generated_files() -> dict[str, str]:
         "skeleton_core.c": emit_skeleton.core_source(core),
         "skeleton_opencl.c": emit_skeleton.opencl_source(opencl),
         "skeleton_dispatch.c": emit_skeleton.dispatch_source(),
+        "fuzz_grammar.c": emit_fuzz.fuzz_source([core, opencl]),
         "opcode_names.c": emit_skeleton.names_source([core, opencl]),
     }
 

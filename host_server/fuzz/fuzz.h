@@ -1,0 +1,95 @@
+/*
+ * fuzz.h - what the parts of the fuzzer share.
+ *
+ * fuzz.c forks a process a session and judges its end; client.c is the hostile client in it;
+ * message.c makes messages by the grammar; stream.c takes them from a recorded call stream.
+ */
+#ifndef WH_FUZZ_H
+#define WH_FUZZ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "session.h"
+
+#define WH_FUZZ_MESSAGE_BYTES WH_REQUEST_BYTES_MAX
+#define WH_FUZZ_HANDLES_MAX 64u
+#define WH_FUZZ_SESSION_BYTES ((uint64_t)2 << 20)
+#define WH_FUZZ_EXIT_BLOCKED                                                                       \
+    4 /* the worker took no more: a blocked session, which is its own loss */
+
+/* Random numbers that depend on the seed alone. */
+struct wh_random {
+    uint64_t state;
+};
+
+uint64_t wh_random(struct wh_random *random);
+uint32_t wh_below(struct wh_random *random, uint32_t limit);
+bool wh_one_in(struct wh_random *random, uint32_t count);
+/* Numbers that break things: borders, wraps, signs. */
+uint64_t wh_odd_number(struct wh_random *random);
+
+/* Handles that the session has, by kind. */
+struct wh_handles {
+    uint64_t handles[256][WH_FUZZ_HANDLES_MAX];
+    uint32_t counts[256];
+    uint32_t next_index;
+};
+
+void wh_handles_add(struct wh_handles *handles, uint64_t handle);
+
+/* A message that is being made. */
+struct wh_message {
+    uint8_t bytes[WH_FUZZ_MESSAGE_BYTES];
+    size_t size_bytes;
+};
+
+struct wh_maker {
+    struct wh_random *random;
+    struct wh_handles *handles;
+    uint8_t *arena; /* NULL: everything inline */
+    uint64_t arena_bytes;
+    uint32_t wrong_one_in; /* how rarely an item is wrong on purpose */
+};
+
+/* A message by the grammar; `shape` is an index into wh_shapes. */
+void wh_make_message(struct wh_maker *maker, size_t shape, struct wh_message *message);
+/* Any bytes, with an opcode that may exist. */
+void wh_make_noise(struct wh_random *random, struct wh_message *message);
+/* Flips bits, cuts, doubles, overwrites with odd numbers. */
+void wh_damage(struct wh_random *random, struct wh_message *message);
+
+/* A recorded call stream (wh_record.h). */
+struct wh_stream;
+struct wh_stream *wh_stream_open(const char *path, char *error, size_t error_bytes);
+size_t wh_stream_count(const struct wh_stream *stream);
+const struct wh_request_header *wh_stream_request(const struct wh_stream *stream, size_t index);
+
+/* What sessions tell the parent; in memory that all share. */
+struct wh_tally {
+    uint64_t executed;
+    uint64_t sent;
+    uint64_t opcode_executed[65536];
+    uint64_t opcode_succeeded[65536];
+    uint64_t opcode_malformed[65536];
+};
+
+/* What a session is told. */
+struct wh_plan {
+    struct wh_session *session;
+    struct wh_tally *tally;
+    const struct wh_stream *stream; /* NULL: none */
+    size_t stream_next;
+    struct wh_handles handles;
+    uint64_t seed;
+    uint32_t messages;
+    bool opencl;
+    int notify_fd;
+    int wake_fd;
+};
+
+/* Serves a session and is its hostile client; ends the process. */
+void wh_hostile_session(struct wh_plan *plan) __attribute__((noreturn));
+
+#endif

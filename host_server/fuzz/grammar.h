@@ -1,0 +1,67 @@
+/*
+ * grammar.h - what a message of each function consists of, as the fuzzer needs to know it.
+ */
+#ifndef WH_FUZZ_GRAMMAR_H
+#define WH_FUZZ_GRAMMAR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* One item of a message. */
+enum wh_item_kind {
+    WH_FUZZ_NUMBER,       /* a scalar; `hint` says which numbers mean something */
+    WH_FUZZ_COUNT,        /* the number of handles in the next list */
+    WH_FUZZ_HANDLE,       /* of kind `argument` */
+    WH_FUZZ_HANDLES,      /* a list of handles of that kind; `hint` 1: exactly one */
+    WH_FUZZ_BYTES,        /* a blob */
+    WH_FUZZ_DATA,         /* a blob of as many bytes as the length before says */
+    WH_FUZZ_TRIPLE,       /* a blob of three sizes */
+    WH_FUZZ_LIST,         /* a property list; `argument` is the first name of its family */
+    WH_FUZZ_STRING,       /* a blob that ends in NUL */
+    WH_FUZZ_SOURCE,       /* a program's text */
+    WH_FUZZ_OUT,          /* an output area */
+    WH_FUZZ_OUT_SIZE,     /* an output area of the size that the number before named */
+    WH_FUZZ_CREATED,      /* the handle of a new object of kind `argument` */
+    WH_FUZZ_CREATED_LIST, /* handles of several new objects */
+    WH_FUZZ_EVENT,        /* a new event or 0 */
+    WH_FUZZ_READS,        /* questions about reads that are under way */
+    WH_FUZZ_ANSWER,       /* where a read puts its data: the mode that was sent decides the form */
+    WH_FUZZ_PACKED,       /* kernel arguments that travel with a launch */
+    WH_FUZZ_GEOMETRY,     /* dimensions, which sizes are given, the sizes */
+};
+
+/* Numbers that mean something. */
+enum wh_hint {
+    WH_HINT_ANY,
+    WH_HINT_SIZE,
+    WH_HINT_LENGTH, /* a size that is not 0, of the data behind it */
+    WH_HINT_SMALL,
+    WH_HINT_ZERO, /* usually */
+    WH_HINT_SORT, /* of a kernel argument: 1 bytes, 2 handle, 3 local memory */
+    WH_HINT_FLAGS,
+    WH_HINT_BOOLEAN,
+    WH_HINT_QUERY, /* `argument` is the first number of the family */
+    WH_HINT_MODE,  /* of a transfer: 0 later, 1 blocking, 2 later from a copy */
+    WH_HINT_TIME,
+};
+
+struct wh_item {
+    uint8_t kind;
+    uint8_t hint;
+    uint16_t argument;
+};
+
+#define WH_ITEMS_MAX 40
+
+struct wh_shape {
+    uint16_t opcode;
+    uint8_t count;
+    const char *name;
+    struct wh_item items[WH_ITEMS_MAX];
+};
+
+/* Generated from core.yaml and opencl.yaml. */
+extern const struct wh_shape wh_shapes[];
+extern const size_t wh_shape_count;
+
+#endif

@@ -1,0 +1,456 @@
+/*
+ * message.c - makes messages: by the grammar, near it, and without it.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "fuzz.h"
+#include "grammar.h"
+
+#define INLINE_BYTES_MAX 512u
+#define LIST_MAX 4u
+
+uint64_t wh_random(struct wh_random *random)
+{
+    uint64_t value = random->state += 0x9e3779b97f4a7c15ull;
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+    return value ^ (value >> 31);
+}
+
+uint32_t wh_below(struct wh_random *random, uint32_t limit)
+{
+    return (uint32_t)(wh_random(random) % limit);
+}
+
+bool wh_one_in(struct wh_random *random, uint32_t count)
+{
+    return wh_below(random, count) == 0;
+}
+
+uint64_t wh_odd_number(struct wh_random *random)
+{
+    switch (wh_below(random, 6)) {
+    case 0:
+        return wh_below(random, 4);
+    case 1:
+        return (1ull << wh_below(random, 64)) + wh_below(random, 3) - 1;
+    case 2:
+        return 0 - (uint64_t)wh_below(random, 300);
+    case 3:
+        return WH_NULL + wh_below(random, 3);
+    case 4:
+        return WH_FUZZ_SESSION_BYTES - wh_below(random, 4096);
+    default:
+        return wh_random(random);
+    }
+}
+
+void wh_handles_add(struct wh_handles *handles, uint64_t handle)
+{
+    uint8_t kind = (uint8_t)(handle >> 56);
+    handles->handles[kind][handles->counts[kind]++ % WH_FUZZ_HANDLES_MAX] = handle;
+}
+
+/* Writing. What does not fit is left out: the message is then simply too short. */
+
+static void put(struct wh_message *message, const void *bytes, size_t size_bytes)
+{
+    size_t padded_bytes = wh_align(size_bytes, WH_ITEM_BYTES);
+    if (padded_bytes > sizeof(message->bytes) - WH_REQUEST_ALIGN - message->size_bytes) {
+        return;
+    }
+    memset(message->bytes + message->size_bytes, 0, padded_bytes);
+    memcpy(message->bytes + message->size_bytes, bytes, size_bytes);
+    message->size_bytes += padded_bytes;
+}
+
+static void put_u64(struct wh_message *message, uint64_t value)
+{
+    put(message, &value, sizeof(value));
+}
+
+/* Bytes of a message, inline or in the arena, or with a place that is wrong. */
+static void put_blob(struct wh_maker *maker, struct wh_message *message, const void *bytes,
+                     size_t size_bytes)
+{
+    struct wh_random *random = maker->random;
+    if (wh_one_in(random, maker->wrong_one_in)) {
+        put_u64(message, wh_odd_number(random));
+        put_u64(message, wh_odd_number(random));
+        return;
+    }
+    put_u64(message, size_bytes);
+    bool in_arena = maker->arena != NULL && (size_bytes > INLINE_BYTES_MAX || wh_one_in(random, 8));
+    if (!in_arena) {
+        put_u64(message, WH_INLINE);
+        put(message, bytes, size_bytes);
+        return;
+    }
+    uint64_t lines = (maker->arena_bytes - size_bytes) / WH_LINE_BYTES - 1;
+    uint64_t location = WH_LINE_BYTES * (1 + wh_random(random) % lines);
+    memcpy(maker->arena + location, bytes, size_bytes);
+    put_u64(message, location);
+}
+
+static void put_out(struct wh_maker *maker, struct wh_message *message, uint64_t capacity_bytes)
+{
+    struct wh_random *random = maker->random;
+    put_u64(message,
+            wh_one_in(random, maker->wrong_one_in) ? wh_odd_number(random) : capacity_bytes);
+    if (wh_one_in(random, maker->wrong_one_in)) {
+        put_u64(message, wh_odd_number(random));
+    } else if (wh_one_in(random, 6)) {
+        put_u64(message, WH_NULL);
+    } else if (maker->arena != NULL && wh_one_in(random, 4)) {
+        put_u64(message, WH_LINE_BYTES * (1ull + wh_below(random, 4096)));
+    } else {
+        put_u64(message, WH_INLINE);
+    }
+}
+
+/* Choosing. */
+
+static uint64_t size_number(struct wh_random *random)
+{
+    static const uint16_t sizes[] = {0,  1,  2,  3,   4,   8,   12,   16,
+                                     24, 32, 64, 100, 128, 256, 1024, 4096};
+    return sizes[wh_below(random, sizeof(sizes) / sizeof(sizes[0]))];
+}
+
+static uint64_t number(struct wh_maker *maker, const struct wh_item *item)
+{
+    struct wh_random *random = maker->random;
+    if (wh_one_in(random, maker->wrong_one_in)) {
+        return wh_odd_number(random);
+    }
+    switch (item->hint) {
+    case WH_HINT_SIZE:
+        return size_number(random);
+    case WH_HINT_LENGTH:
+        return 4 + 4 * wh_below(random, wh_one_in(random, 8) ? 1000 : 64);
+    case WH_HINT_SMALL:
+        return wh_one_in(random, 2) ? 4u << wh_below(random, 3) : wh_below(random, 200);
+    case WH_HINT_ZERO:
+        return 0;
+    case WH_HINT_SORT:
+        return 1 + wh_below(random, 3);
+    case WH_HINT_FLAGS:
+        return 1ull << wh_below(random, 10);
+    case WH_HINT_BOOLEAN:
+        return wh_below(random, 2);
+    case WH_HINT_MODE:
+        return wh_below(random, 3);
+    case WH_HINT_QUERY:
+        return item->argument + wh_below(random, 20);
+    case WH_HINT_TIME:
+        return wh_below(random, 50);
+    default:
+        return wh_one_in(random, 3) ? 0xffffffffull : wh_below(random, 8);
+    }
+}
+
+static uint64_t handle_of(struct wh_maker *maker, uint8_t kind)
+{
+    struct wh_random *random = maker->random;
+    if (wh_one_in(random, maker->wrong_one_in)) {
+        uint64_t odd = wh_odd_number(random);
+        return wh_one_in(random, 2) ? odd : (uint64_t)kind << 56 | (odd & 0xffffffffffull);
+    }
+    if (wh_one_in(random, maker->wrong_one_in)) {
+        kind = (uint8_t)(1 + wh_below(random, 10));
+    }
+    uint32_t count = maker->handles->counts[kind];
+    count = count < WH_FUZZ_HANDLES_MAX ? count : WH_FUZZ_HANDLES_MAX;
+    return count == 0 ? 0 : maker->handles->handles[kind][wh_below(random, count)];
+}
+
+static uint64_t created_handle(struct wh_maker *maker, uint8_t kind)
+{
+    struct wh_random *random = maker->random;
+    if (wh_one_in(random, maker->wrong_one_in * 4)) {
+        return handle_of(maker, kind);
+    }
+    uint64_t handle = (uint64_t)kind << 56 | 1ull << 32 | (maker->handles->next_index++ & 0xfffff);
+    wh_handles_add(maker->handles, handle);
+    return handle;
+}
+
+static void put_handles(struct wh_maker *maker, struct wh_message *message, uint8_t kind,
+                        uint32_t count)
+{
+    uint64_t list[LIST_MAX];
+    if (count == 0) {
+        put_u64(message, 0);
+        put_u64(message, WH_NULL);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        list[i] = handle_of(maker, kind);
+    }
+    put_blob(maker, message, list, count * sizeof(list[0]));
+}
+
+static void put_list(struct wh_maker *maker, struct wh_message *message, uint16_t first_name)
+{
+    uint64_t list[2 * LIST_MAX + 1];
+    uint32_t pairs = first_name == 0 ? 0 : wh_below(maker->random, 3);
+    if (wh_one_in(maker->random, 3)) {
+        put_u64(message, 0);
+        put_u64(message, WH_NULL);
+        return;
+    }
+    for (uint32_t i = 0; i < pairs; i++) {
+        list[2 * i] = first_name + wh_below(maker->random, 2);
+        list[2 * i + 1] = wh_below(maker->random, 8);
+    }
+    list[2 * (size_t)pairs] = wh_one_in(maker->random, maker->wrong_one_in) ? 1 : 0;
+    put_blob(maker, message, list, (2 * pairs + 1) * sizeof(list[0]));
+}
+
+static void put_created_list(struct wh_maker *maker, struct wh_message *message, uint8_t kind)
+{
+    uint64_t list[LIST_MAX];
+    uint32_t count = wh_below(maker->random, LIST_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        list[i] = created_handle(maker, kind);
+    }
+    put_blob(maker, message, list, count * sizeof(list[0]));
+}
+
+static void put_data(struct wh_maker *maker, struct wh_message *message, uint64_t length)
+{
+    static uint8_t bytes[4096];
+    memset(bytes, (int)wh_random(maker->random), 64);
+    put_blob(maker, message, bytes, length <= sizeof(bytes) ? length : sizeof(bytes));
+}
+
+static void put_triple(struct wh_maker *maker, struct wh_message *message)
+{
+    uint64_t sizes[3];
+    for (int i = 0; i < 3; i++) {
+        sizes[i] = wh_one_in(maker->random, maker->wrong_one_in) ? wh_odd_number(maker->random)
+                                                                 : wh_below(maker->random, 5);
+    }
+    put_blob(maker, message, sizes, sizeof(sizes));
+}
+
+static void put_string(struct wh_maker *maker, struct wh_message *message)
+{
+    static const char *const strings[] = {"",     "add", "-DX=3", "-cl-kernel-arg-info",
+                                          "fill", "%n",  "copy"};
+    const char *text = strings[wh_below(maker->random, sizeof(strings) / sizeof(strings[0]))];
+    put_blob(maker, message, text, strlen(text) + !wh_one_in(maker->random, maker->wrong_one_in));
+}
+
+static void put_source(struct wh_maker *maker, struct wh_message *message)
+{
+    static const char *const sources[] = {
+        "",
+        "kernel void add(global int *a, int b) { a[get_global_id(0)] += b; }",
+        "kernel void copy(global int *a, global int *b, local int *c) { b[0] = a[0]; }",
+        "kernel void broken(",
+    };
+    const char *text = sources[wh_below(maker->random, sizeof(sources) / sizeof(sources[0]))];
+    put_blob(maker, message, text, strlen(text));
+}
+
+static void put_bytes(struct wh_maker *maker, struct wh_message *message)
+{
+    uint64_t words[512];
+    size_t size_bytes = wh_one_in(maker->random, 4) ? size_number(maker->random) : 256;
+    if (wh_one_in(maker->random, 16)) {
+        put_u64(message, 0);
+        put_u64(message, WH_NULL);
+        return;
+    }
+    for (size_t i = 0; i * sizeof(words[0]) < size_bytes; i++) {
+        words[i] = wh_one_in(maker->random, 8) ? handle_of(maker, 5) : wh_below(maker->random, 16);
+    }
+    put_blob(maker, message, words, size_bytes);
+}
+
+/* Kernel arguments of a launch: header of index, sort and size, then the value. */
+static void put_packed(struct wh_maker *maker, struct wh_message *message)
+{
+    struct wh_random *random = maker->random;
+    uint64_t words[3 * LIST_MAX];
+    uint32_t count = wh_below(random, LIST_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t sort = wh_below(random, wh_one_in(random, maker->wrong_one_in) ? 5 : 3) + 1;
+        words[3 * i] = sort << 32 | i;
+        words[3 * i + 1] = sort == 1 ? 4 + 4 * wh_below(random, 2) : 8;
+        words[3 * i + 2] = sort == 2 ? handle_of(maker, 5) : wh_below(random, 100);
+    }
+    put_blob(maker, message, words, (size_t)count * 3 * sizeof(words[0]));
+}
+
+static void put_geometry(struct wh_maker *maker, struct wh_message *message)
+{
+    struct wh_random *random = maker->random;
+    bool wrong = wh_one_in(random, maker->wrong_one_in);
+    uint64_t dimensions = wrong ? wh_odd_number(random) : 1 + wh_below(random, 3);
+    put_u64(message, dimensions);
+    put_u64(message, wh_below(random, 8));
+    for (uint64_t i = 0; i < 3 * (dimensions <= 3 ? dimensions : 0); i++) {
+        put_u64(message, wh_one_in(random, maker->wrong_one_in) ? wh_odd_number(random)
+                                                                : wh_below(random, 5));
+    }
+}
+
+static void put_reads(struct wh_maker *maker, struct wh_message *message)
+{
+    struct wh_random *random = maker->random;
+    uint64_t count =
+        wh_one_in(random, maker->wrong_one_in) ? wh_odd_number(random) : wh_below(random, 3);
+    put_u64(message, count);
+    for (uint64_t i = 0; i < (count < LIST_MAX ? count : 0); i++) {
+        bool carried = wh_one_in(random, 2);
+        put_u64(message, wh_below(random, 16));
+        put_u64(message, carried);
+        if (carried) {
+            put_out(maker, message, 4096);
+        }
+    }
+    uint64_t copied = wh_below(random, 2);
+    put_u64(message, copied);
+    for (uint64_t i = 0; i < copied; i++) {
+        put_u64(message, wh_below(random, 16));
+    }
+}
+
+static void put_answer(struct wh_maker *maker, struct wh_message *message, uint64_t mode)
+{
+    struct wh_random *random = maker->random;
+    if (mode == 1) {
+        put_out(maker, message, 4096);
+        put_reads(maker, message);
+        return;
+    }
+    put_u64(message, wh_below(random, 16));
+    put_u64(message, 4096);
+    put_u64(message, maker->arena == NULL || wh_one_in(random, 3)
+                         ? WH_INLINE
+                         : WH_LINE_BYTES * (1ull + wh_below(random, 4096)));
+    put_u64(message, wh_below(random, 16));
+}
+
+void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_message *message)
+{
+    const struct wh_shape *shape = &wh_shapes[shape_index];
+    struct wh_random *random = maker->random;
+    uint64_t last = 0;
+    uint64_t mode = 0;
+    uint64_t length = 256;
+    uint32_t list_count = wh_below(random, LIST_MAX);
+    message->size_bytes = sizeof(struct wh_request_header);
+    for (int i = 0; i < shape->count; i++) {
+        const struct wh_item *item = &shape->items[i];
+        uint8_t kind = (uint8_t)item->argument;
+        switch (item->kind) {
+        case WH_FUZZ_NUMBER:
+            last = number(maker, item);
+            length = item->hint == WH_HINT_LENGTH ? last : length;
+            mode = item->hint == WH_HINT_MODE ? last : mode;
+            put_u64(message, last);
+            break;
+        case WH_FUZZ_COUNT:
+            put_u64(message, list_count);
+            break;
+        case WH_FUZZ_HANDLE:
+            put_u64(message, handle_of(maker, kind));
+            break;
+        case WH_FUZZ_CREATED_LIST:
+            put_created_list(maker, message, kind);
+            break;
+        case WH_FUZZ_HANDLES:
+            list_count = item->hint == 1 ? 1 : list_count;
+            put_handles(maker, message, kind, list_count);
+            list_count = wh_below(random, 2);
+            break;
+        case WH_FUZZ_BYTES:
+            put_bytes(maker, message);
+            break;
+        case WH_FUZZ_DATA:
+            put_data(maker, message, length);
+            break;
+        case WH_FUZZ_TRIPLE:
+            put_triple(maker, message);
+            break;
+        case WH_FUZZ_LIST:
+            put_list(maker, message, item->argument);
+            break;
+        case WH_FUZZ_STRING:
+            put_string(maker, message);
+            break;
+        case WH_FUZZ_SOURCE:
+            put_source(maker, message);
+            break;
+        case WH_FUZZ_OUT:
+            put_out(maker, message, 1024);
+            break;
+        case WH_FUZZ_OUT_SIZE:
+            put_out(maker, message, last);
+            break;
+        case WH_FUZZ_CREATED:
+            put_u64(message, created_handle(maker, kind));
+            break;
+        case WH_FUZZ_EVENT:
+            put_u64(message, wh_one_in(random, 2) ? 0 : created_handle(maker, 8));
+            break;
+        case WH_FUZZ_READS:
+            put_reads(maker, message);
+            break;
+        case WH_FUZZ_ANSWER:
+            put_answer(maker, message, mode);
+            break;
+        case WH_FUZZ_PACKED:
+            put_packed(maker, message);
+            break;
+        default:
+            put_geometry(maker, message);
+            break;
+        }
+    }
+    struct wh_request_header header = {.opcode = shape->opcode};
+    memcpy(message->bytes, &header, sizeof(header));
+}
+
+void wh_make_noise(struct wh_random *random, struct wh_message *message)
+{
+    struct wh_request_header header = {0};
+    header.opcode = wh_one_in(random, 8)
+                        ? (uint16_t)wh_random(random)
+                        : wh_shapes[wh_below(random, (uint32_t)wh_shape_count)].opcode;
+    uint32_t words = wh_below(random, 40);
+    message->size_bytes = sizeof(header);
+    memcpy(message->bytes, &header, sizeof(header));
+    for (uint32_t i = 0; i < words; i++) {
+        put_u64(message, wh_odd_number(random));
+    }
+}
+
+void wh_damage(struct wh_random *random, struct wh_message *message)
+{
+    size_t body_bytes = message->size_bytes - sizeof(struct wh_request_header);
+    uint8_t *body = message->bytes + sizeof(struct wh_request_header);
+    for (uint32_t count = 1 + wh_below(random, 3); count > 0 && body_bytes >= 8; count--) {
+        size_t at = wh_below(random, (uint32_t)(body_bytes / 8)) * (size_t)8;
+        uint64_t odd = wh_odd_number(random);
+        switch (wh_below(random, 4)) {
+        case 0:
+            body[at + wh_below(random, 8)] ^= (uint8_t)(1u << wh_below(random, 8));
+            break;
+        case 1:
+            memcpy(body + at, &odd, sizeof(odd));
+            break;
+        case 2:
+            memmove(body, body + at, body_bytes - at);
+            break;
+        default:
+            body_bytes = at;
+            break;
+        }
+    }
+    message->size_bytes = sizeof(struct wh_request_header) + body_bytes;
+}

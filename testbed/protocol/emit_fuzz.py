@@ -1,0 +1,183 @@
+"""C of the fuzzer: the shape of every function's message, from the same specs as the skeletons.
+
+What a hand-written skeleton takes is not in the specs: `SHAPES` says it here. A function that is
+missing there gets the shape that its arguments suggest, which the worker refuses more often.
+"""
+
+from __future__ import annotations
+
+from testbed.protocol.emit import banner
+from testbed.protocol.spec import Api, Argument, Function
+
+# The first query of each family, by the C type of param_name.
+QUERIES = {
+    "cl_platform_info": 0x0900,
+    "cl_device_info": 0x1000,
+    "cl_context_info": 0x1080,
+    "cl_command_queue_info": 0x1090,
+    "cl_mem_info": 0x1100,
+    "cl_image_info": 0x1110,
+    "cl_sampler_info": 0x1150,
+    "cl_program_info": 0x1160,
+    "cl_program_build_info": 0x1181,
+    "cl_kernel_info": 0x1190,
+    "cl_kernel_arg_info": 0x1196,
+    "cl_kernel_work_group_info": 0x11B0,
+    "cl_kernel_sub_group_info": 0x2033,
+    "cl_event_info": 0x11D0,
+    "cl_profiling_info": 0x1280,
+}
+SMALL = ("num_entries", "pattern_size", "input_value_size")
+SIZES = ("size", "offset", "cb", "bytes", "pitch", "num_entries", "width", "height", "depth")
+TRANSFER = "queue mem mode size length events event"
+RECTANGLE = "queue mem mode triple triple size size events event"
+LAUNCH = "queue kernel packed geometry events event"
+
+# Messages of hand-written skeletons: an item a word, in order.
+SHAPES = {
+    "whFetch": "small small out small",
+    "whCopy": "bytes out small",
+    "clGetPlatformIDs": "",
+    "clGetDeviceIDs": "platform number small out",
+    "clCreateContext": "list:0x1084 devices +context",
+    "clCreateContextFromType": "list:0x1084 number +context out",
+    "clCreateBuffer": "context list:0 flags length +mem zero data",
+    "clCreateBufferWithProperties": "context list:0 flags length +mem zero data",
+    "clCreateProgramWithSource": "context source +program",
+    "clCreateProgramWithBinary": "context one:device bytes +program out",
+    "clBuildProgram": "program devices string source",
+    "clGetProgramInfo": "program query:0x1160 size out-size out",
+    "clCreateKernelsInProgram": "program created:kernel",
+    "clSetKernelArg": "kernel number sort small bytes",
+    "clEnqueueNDRangeKernel": LAUNCH,
+    "clEnqueueTask": LAUNCH,
+    "clEnqueueReadBuffer": f"{TRANSFER} answer",
+    "clEnqueueMapBuffer": f"{TRANSFER} answer",
+    "clEnqueueWriteBuffer": f"{TRANSFER} data reads",
+    "clEnqueueUnmapMemObject": f"{TRANSFER} data reads",
+    "clEnqueueReadBufferRect": f"{RECTANGLE} answer",
+    "clEnqueueWriteBufferRect": f"{RECTANGLE} data reads",
+    "clFinish": "queue reads",
+    "clWaitForEvents": "events reads",
+    "clGetEventInfo": "event= query:0x11d0 size out-size out reads",
+}
+PLAIN = {
+    "number": "NUMBER, WH_HINT_ANY, 0",
+    "size": "NUMBER, WH_HINT_SIZE, 0",
+    "length": "NUMBER, WH_HINT_LENGTH, 0",
+    "small": "NUMBER, WH_HINT_SMALL, 0",
+    "zero": "NUMBER, WH_HINT_ZERO, 0",
+    "sort": "NUMBER, WH_HINT_SORT, 0",
+    "flags": "NUMBER, WH_HINT_FLAGS, 0",
+    "boolean": "NUMBER, WH_HINT_BOOLEAN, 0",
+    "mode": "NUMBER, WH_HINT_MODE, 0",
+    "time": "NUMBER, WH_HINT_TIME, 0",
+    "count": "COUNT, 0, 0",
+    "bytes": "BYTES, 0, 0",
+    "data": "DATA, 0, 0",
+    "triple": "TRIPLE, 0, 0",
+    "string": "STRING, 0, 0",
+    "source": "SOURCE, 0, 0",
+    "out": "OUT, 0, 0",
+    "out-size": "OUT_SIZE, 0, 0",
+    "event": "EVENT, 0, 0",
+    "reads": "READS, 0, 0",
+    "answer": "ANSWER, 0, 0",
+    "packed": "PACKED, 0, 0",
+    "geometry": "GEOMETRY, 0, 0",
+}
+
+
+def fuzz_source(apis: list[Api]) -> str:
+    """Text of fuzz_grammar.c."""
+    kinds = {handle.name: handle.kind for api in apis for handle in api.handles}
+    out = [banner("core.yaml, opencl.yaml"), '#include "grammar.h"\n\n']
+    out.append("const struct wh_shape wh_shapes[] = {\n")
+    for api in apis:
+        for function in api.functions:
+            if function.forwarded:
+                items = [_item(word, kinds) for word in shape_of(function)]
+                body = "".join(f"\n      {{{item}}}," for item in items) or "{0, 0, 0}"
+                out.append(
+                    f'    {{{function.opcode:#06x}u, {len(items)}, "{function.name}",\n'
+                    f"     {{{body}}}}},\n"
+                )
+    out.append("};\nconst size_t wh_shape_count = sizeof(wh_shapes) / sizeof(wh_shapes[0]);\n")
+    return "".join(out)
+
+
+def shape_of(function: Function) -> list[str]:
+    """The items of a function's message, a word each."""
+    if function.name in SHAPES:
+        return SHAPES[function.name].split()
+    words = [word for argument in function.args for word in _words(function, argument)]
+    if function.creates:
+        words.append(f"+{function.creates}")
+    if function.mode == "release":
+        words += ["boolean", "bytes"]
+    return words
+
+
+def _words(function: Function, argument: Argument) -> list[str]:
+    if argument.errcode or argument.callback:
+        return []
+    if argument.handle:
+        return [f"{argument.handle}="]
+    if argument.handles:
+        return [f"{argument.handles}s"]
+    if argument.in_bytes:
+        if "3 *" in argument.in_bytes:
+            return ["triple"]
+        return [_list(argument) if "wh_cl_properties" in argument.in_bytes else "bytes"]
+    if argument.string:
+        return ["string"]
+    if argument.out:
+        return ["out-size" if argument.out == "info" else "out"]
+    if argument.out_event:
+        return ["event"]
+    return [_number(function, argument)]
+
+
+def _list(argument: Argument) -> str:
+    family = {"cl_queue_properties": 0x1093, "cl_sampler_properties": 0x1152}
+    for name, first in family.items():
+        if name in argument.type:
+            return f"list:{first:#x}"
+    return "list:0"
+
+
+def _number(function: Function, argument: Argument) -> str:
+    if any(argument.name == other.count for other in function.args if other.handles):
+        return "count"
+    if argument.type in QUERIES:
+        return f"query:{QUERIES[argument.type]:#x}"
+    if argument.type.startswith("cl_bool"):
+        return "boolean"
+    if "flags" in argument.type:
+        return "flags"
+    if argument.name.endswith("_us"):
+        return "time"
+    if argument.name in SMALL:
+        return "small"
+    return "size" if any(word in argument.name for word in SIZES) else "number"
+
+
+def _item(word: str, kinds: dict[str, int]) -> str:
+    """C of one item: its kind, hint and argument."""
+    if word.startswith("+"):
+        return f"WH_FUZZ_CREATED, 0, {kinds[word[1:]]}"
+    key, _, value = word.partition(":")
+    if key == "query":
+        return f"WH_FUZZ_NUMBER, WH_HINT_QUERY, {value}"
+    if key == "list":
+        return f"WH_FUZZ_LIST, 0, {value}"
+    if key == "one":
+        return f"WH_FUZZ_HANDLES, 1, {kinds[value]}"
+    if key == "created":
+        return f"WH_FUZZ_CREATED_LIST, 0, {kinds[value]}"
+    if word in PLAIN:
+        return f"WH_FUZZ_{PLAIN[word]}"
+    name = word.removesuffix("=")
+    if name in kinds:
+        return f"WH_FUZZ_HANDLE, 0, {kinds[name]}"
+    return f"WH_FUZZ_HANDLES, 0, {kinds[name.removesuffix('s')]}"
