@@ -22,6 +22,7 @@
 #define CONSUME_LIMIT_NS 400000000ull
 #define STUCK_LIMIT_S 30
 #define CONNECTIONS 2
+#define POLITE 1000000u
 #define WH_CORE_SHAPES 7u
 
 struct client {
@@ -33,6 +34,7 @@ struct client {
     uint64_t head;
     uint32_t sequence;
     uint32_t damage_one_in; /* 0: never */
+    bool polite;            /* says nothing that is malformed, so that it comes far */
     bool noise;
     bool odd_headers;
     int sockets[CONNECTIONS];
@@ -122,7 +124,11 @@ static size_t next_shape(struct client *client)
 {
     struct wh_random *random = &client->random;
     bool core = !client->plan->opencl && !wh_one_in(random, 4);
-    return wh_below(random, core ? WH_CORE_SHAPES : (uint32_t)wh_shape_count);
+    size_t shape = wh_below(random, core ? WH_CORE_SHAPES : (uint32_t)wh_shape_count);
+    /* A release too many ends in the library, as it does natively: it would hide what comes later.
+     */
+    bool releases = strncmp(wh_shapes[shape].name, "clRelease", 9) == 0;
+    return releases && !wh_one_in(random, 10) ? next_shape(client) : shape;
 }
 
 static void next_message(struct client *client, struct wh_message *message)
@@ -267,7 +273,7 @@ static void ring_session(struct client *client)
     client->ring = session->base + WH_PAGE_BYTES;
     client->maker.arena = session->arena;
     client->maker.arena_bytes = session->arena_bytes;
-    if (wh_one_in(&client->random, 6)) {
+    if (!client->polite && wh_one_in(&client->random, 3)) {
         start_thread(scribble, client);
     }
     for (uint32_t sent = 0; sent < plan->messages;) {
@@ -359,10 +365,11 @@ void wh_hostile_session(struct wh_plan *plan)
     alarm(STUCK_LIMIT_S);
     client.maker.random = &client.random;
     client.maker.handles = &plan->handles;
-    client.maker.wrong_one_in = rarities[wh_below(&client.random, 4)];
-    client.damage_one_in = damages[wh_below(&client.random, 4)];
-    client.noise = wh_one_in(&client.random, 12);
-    client.odd_headers = wh_one_in(&client.random, 3);
+    client.polite = wh_one_in(&client.random, 2);
+    client.maker.wrong_one_in = client.polite ? POLITE : rarities[wh_below(&client.random, 4)];
+    client.damage_one_in = client.polite ? 0 : damages[wh_below(&client.random, 4)];
+    client.noise = !client.polite && wh_one_in(&client.random, 6);
+    client.odd_headers = !client.polite && wh_one_in(&client.random, 2);
     if (wh_one_in(&client.random, 4)) {
         tcp_session(&client);
     } else {

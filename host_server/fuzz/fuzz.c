@@ -242,6 +242,15 @@ static cl_mem bounded_buffer(cl_context context, cl_mem_flags flags, size_t size
     return real->clCreateBuffer(context, flags, size, host, error);
 }
 
+/* PoCL ends the process here, in a native program too. */
+static cl_int no_wait(cl_command_queue queue, cl_uint count, const cl_event *events)
+{
+    (void)queue;
+    (void)count;
+    (void)events;
+    return CL_INVALID_OPERATION;
+}
+
 static void keep(uint8_t kind, void *object)
 {
     uint64_t handle = (uint64_t)kind << 56 | 1ull << 32 | (1000 + plan.handles.next_index++);
@@ -313,6 +322,7 @@ static void load_backend(void)
     bounded = *wh_cl;
     bounded.clEnqueueNDRangeKernel = bounded_launch;
     bounded.clCreateBuffer = bounded_buffer;
+    bounded.clEnqueueWaitForEvents = no_wait;
     wh_cl = &bounded;
     wh_handles_add(&plan.handles, (uint64_t)WH_KIND_PLATFORM << 56 | 1ull << 32);
     wh_handles_add(&plan.handles, wh_cl_device_handle(wh_cl_devices.devices[0]));

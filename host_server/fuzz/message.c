@@ -130,7 +130,7 @@ static uint64_t number(struct wh_maker *maker, const struct wh_item *item)
     case WH_HINT_LENGTH:
         return 4 + 4 * wh_below(random, wh_one_in(random, 8) ? 1000 : 64);
     case WH_HINT_SMALL:
-        return wh_one_in(random, 2) ? 4u << wh_below(random, 3) : wh_below(random, 200);
+        return wh_one_in(random, 2) ? 4 : wh_below(random, 17);
     case WH_HINT_ZERO:
         return 0;
     case WH_HINT_SORT:
@@ -230,7 +230,7 @@ static void put_triple(struct wh_maker *maker, struct wh_message *message)
     uint64_t sizes[3];
     for (int i = 0; i < 3; i++) {
         sizes[i] = wh_one_in(maker->random, maker->wrong_one_in) ? wh_odd_number(maker->random)
-                                                                 : wh_below(maker->random, 5);
+                                                                 : 1 + wh_below(maker->random, 4);
     }
     put_blob(maker, message, sizes, sizeof(sizes));
 }
@@ -258,8 +258,9 @@ static void put_source(struct wh_maker *maker, struct wh_message *message)
 static void put_bytes(struct wh_maker *maker, struct wh_message *message)
 {
     uint64_t words[512];
-    size_t size_bytes = wh_one_in(maker->random, 4) ? size_number(maker->random) : 256;
-    if (wh_one_in(maker->random, 16)) {
+    size_t size_bytes =
+        wh_one_in(maker->random, maker->wrong_one_in) ? size_number(maker->random) : 256;
+    if (wh_one_in(maker->random, maker->wrong_one_in)) {
         put_u64(message, 0);
         put_u64(message, WH_NULL);
         return;
@@ -277,9 +278,9 @@ static void put_packed(struct wh_maker *maker, struct wh_message *message)
     uint64_t words[3 * LIST_MAX];
     uint32_t count = wh_below(random, LIST_MAX);
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t sort = wh_below(random, wh_one_in(random, maker->wrong_one_in) ? 5 : 3) + 1;
+        uint64_t sort = 1 + wh_below(random, wh_one_in(random, maker->wrong_one_in) ? 5 : 3);
         words[3 * i] = sort << 32 | i;
-        words[3 * i + 1] = sort == 1 ? 4 + 4 * wh_below(random, 2) : 8;
+        words[3 * i + 1] = sort == 1 ? 4 : 8;
         words[3 * i + 2] = sort == 2 ? handle_of(maker, 5) : wh_below(random, 100);
     }
     put_blob(maker, message, words, (size_t)count * 3 * sizeof(words[0]));

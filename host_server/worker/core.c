@@ -99,7 +99,8 @@ int wh_core_whCopy(struct wh_session *session, const void *data, void *result, u
 {
     (void)session;
     if (size_bytes > 0) {
-        memcpy(result, data, size_bytes);
+        /* Both may lie in the arena, wherever the client said. */
+        memmove(result, data, size_bytes);
     }
     return 0;
 }

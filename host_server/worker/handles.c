@@ -4,6 +4,9 @@
  * A handle is kind << 56 | generation << 32 | index. The entry keeps the whole handle, so one
  * compare checks kind, generation and liveness. Chunks of entries appear as indices are used and
  * stay, so a look-up takes no lock.
+ *
+ * References are counted here as well as in the backend: an object that the table names is one that
+ * the table holds, however often a client says that it releases it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,6 +19,7 @@
 struct entry {
     uint64_t handle; /* 0: free; stored last on creation, first on removal */
     void *object;
+    uint32_t references; /* the client's; 0: only its children still name the object */
 };
 
 struct wh_handle_table {
@@ -97,6 +101,7 @@ int wh_handle_put(struct wh_session *session, uint64_t handle, uint8_t kind, voi
     } else {
         struct entry *entry = &(*chunk)[index % WH_CHUNK_ENTRIES];
         __atomic_store_n(&entry->object, object, __ATOMIC_RELAXED);
+        entry->references = 1;
         wh_store_release64(&entry->handle, handle);
     }
     pthread_mutex_unlock(&table->lock);
@@ -114,4 +119,33 @@ void *wh_handle_remove(struct wh_session *session, uint64_t handle, uint8_t kind
     }
     pthread_mutex_unlock(&session->handles->lock);
     return object;
+}
+
+int wh_handle_hold(struct wh_session *session, uint64_t handle, uint8_t kind)
+{
+    int error = -ENOENT;
+    pthread_mutex_lock(&session->handles->lock);
+    struct entry *entry = handle == 0 ? NULL : find(session->handles, handle, kind);
+    if (entry != NULL && entry->handle == handle) {
+        error = entry->references == UINT32_MAX ? -ENOSPC : 0;
+        entry->references += error == 0;
+    }
+    pthread_mutex_unlock(&session->handles->lock);
+    return error;
+}
+
+int wh_handle_let_go(struct wh_session *session, uint64_t handle, uint8_t kind, bool last)
+{
+    int result = -ENOENT;
+    pthread_mutex_lock(&session->handles->lock);
+    struct entry *entry = handle == 0 ? NULL : find(session->handles, handle, kind);
+    if (entry != NULL && entry->handle == handle && last) {
+        wh_store_release64(&entry->handle, 0);
+        result = 1;
+    } else if (entry != NULL && entry->handle == handle && entry->references > 0) {
+        entry->references--;
+        result = entry->references > 0;
+    }
+    pthread_mutex_unlock(&session->handles->lock);
+    return result;
 }

@@ -53,6 +53,14 @@ void **wh_cl_objects(struct wh_request *request, uint8_t kind, cl_uint *count, c
 cl_int wh_cl_register(struct wh_request *request, uint64_t handle, uint8_t kind, void *object,
                       cl_int error);
 
+/* After a retain that the library has done. */
+void wh_cl_hold(struct wh_request *request, uint64_t handle, uint8_t kind, cl_int error);
+
+/* Before a release: whether the library shall do it. False with CL_SUCCESS keeps the object for its
+ * children; a release too many sets the API's error. */
+bool wh_cl_let_go(struct wh_request *request, uint64_t handle, uint8_t kind, const void *object,
+                  bool last, cl_int *error);
+
 /* Handles that end because their last child did. */
 void wh_cl_forget(struct wh_request *request, const uint64_t *handles, size_t size_bytes);
 
@@ -114,7 +122,7 @@ extern __thread struct wh_cl_asked wh_cl_asked;
 
 /* Finds out which are complete; all of `finished` (NULL: no queue) are. Then the reply: flags, own
  * outs, data. */
-void wh_cl_look(struct wh_cl_reads *reads, cl_command_queue finished);
+void wh_cl_look(struct wh_request *request, struct wh_cl_reads *reads, cl_command_queue finished);
 void wh_cl_reply_flags(struct wh_request *request, const struct wh_cl_reads *reads);
 void wh_cl_reply_reads(struct wh_request *request, const struct wh_cl_reads *reads);
 

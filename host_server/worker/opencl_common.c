@@ -94,10 +94,45 @@ cl_int wh_cl_register(struct wh_request *request, uint64_t handle, uint8_t kind,
     return CL_OUT_OF_RESOURCES;
 }
 
+void wh_cl_hold(struct wh_request *request, uint64_t handle, uint8_t kind, cl_int error)
+{
+    if (error == CL_SUCCESS) {
+        (void)wh_handle_hold(request->session, handle, kind);
+    }
+}
+
+static bool is_root_device(const void *object)
+{
+    for (cl_uint i = 0; i < wh_cl_devices.count; i++) {
+        if (wh_cl_devices.devices[i] == object) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool wh_cl_let_go(struct wh_request *request, uint64_t handle, uint8_t kind, const void *object,
+                  bool last, cl_int *error)
+{
+    static const cl_int errors[WH_KIND_COUNT] = WH_KIND_ERRORS;
+    if (*error != CL_SUCCESS || object == NULL || is_root_device(object)) {
+        return *error == CL_SUCCESS; /* the library has the answer */
+    }
+    int result = wh_handle_let_go(request->session, handle, kind, last);
+    if (result < 0) {
+        *error = errors[kind];
+    }
+    return result > 0;
+}
+
 void wh_cl_forget(struct wh_request *request, const uint64_t *handles, size_t size_bytes)
 {
     for (size_t i = 0; handles != NULL && i < size_bytes / sizeof(uint64_t); i++) {
-        (void)wh_handle_remove(request->session, handles[i], (uint8_t)(handles[i] >> 56));
+        uint8_t kind = (uint8_t)(handles[i] >> 56);
+        void *object = wh_handle_remove(request->session, handles[i], kind);
+        if (object != NULL && !is_root_device(object)) {
+            release_object(kind, object); /* the reference that the table kept */
+        }
     }
 }
 
@@ -203,7 +238,7 @@ int wh_cl_add_read(uint64_t id, cl_command_queue queue, cl_event event, const vo
     return 0;
 }
 
-static void update(struct pending_read *read, cl_command_queue finished)
+static void update(struct wh_session *session, struct pending_read *read, cl_command_queue finished)
 {
     cl_int status = CL_QUEUED;
     if (read->flag != READ_PENDING) {
@@ -219,6 +254,7 @@ static void update(struct pending_read *read, cl_command_queue finished)
     }
     if (status <= CL_COMPLETE) {
         read->flag = status == CL_COMPLETE ? READ_DONE : READ_FAILED;
+        wh_staging_settled(session, read->token);
         if (read->event != NULL) {
             wh_cl->clReleaseEvent(read->event);
         }
@@ -289,7 +325,19 @@ void wh_cl_take_reads(struct wh_request *request, struct wh_cl_reads *reads)
     }
 }
 
-void wh_cl_look(struct wh_cl_reads *reads, cl_command_queue finished)
+/* Bytes copied: none if the client has released the worker's buffer already. */
+static size_t carry(struct wh_session *session, const struct pending_read *read, void *to)
+{
+    if (read->token != 0) {
+        int error = wh_staging_read(session, read->token, 0, to, read->size_bytes);
+        return error == 0 ? read->size_bytes : 0;
+    }
+    /* Both may lie in the arena, wherever the client said. */
+    memmove(to, read->address, read->size_bytes);
+    return read->size_bytes;
+}
+
+void wh_cl_look(struct wh_request *request, struct wh_cl_reads *reads, cl_command_queue finished)
 {
     if (reads->count == 0) {
         return;
@@ -301,12 +349,11 @@ void wh_cl_look(struct wh_cl_reads *reads, cl_command_queue finished)
         if (read == NULL) {
             continue;
         }
-        update(read, finished);
+        update(request->session, read, finished);
         reads->items[i].flag = read->flag;
         if (read->flag == READ_DONE && reads->items[i].to != NULL &&
             reads->items[i].capacity_bytes >= read->size_bytes) {
-            memcpy(reads->items[i].to, read->address, read->size_bytes);
-            reads->items[i].written_bytes = read->size_bytes;
+            reads->items[i].written_bytes = carry(request->session, read, reads->items[i].to);
         }
     }
     pthread_mutex_unlock(&pending_lock);

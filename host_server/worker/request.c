@@ -15,6 +15,8 @@ struct wh_staging_area {
     uint64_t token;
     size_t size_bytes;
     void *bytes;
+    bool busy;     /* the device may still write into it */
+    bool released; /* by the client, while it was busy */
 };
 
 __thread struct wh_executor *wh_this_executor;
@@ -290,12 +292,22 @@ void wh_reply_out(struct wh_request *request, size_t written_bytes)
     }
 }
 
+/* Where the area of a token is linked; *link is NULL without one. With the lock held. */
+static struct wh_staging_area **find_staging(struct wh_session *session, uint64_t token)
+{
+    struct wh_staging_area **link = &session->staging;
+    while (*link != NULL && (*link)->token != token) {
+        link = &(*link)->next;
+    }
+    return link;
+}
+
 static void *register_staging(struct wh_session *session, uint64_t token, uint64_t size_bytes)
 {
     if (token == 0 || size_bytes > WH_TCP_MESSAGE_BYTES_MAX) {
         return NULL;
     }
-    struct wh_staging_area *area = malloc(sizeof(*area));
+    struct wh_staging_area *area = calloc(1, sizeof(*area));
     if (area == NULL) {
         return NULL;
     }
@@ -306,10 +318,19 @@ static void *register_staging(struct wh_session *session, uint64_t token, uint64
     }
     area->token = token;
     area->size_bytes = size_bytes;
+    area->busy = true;
     pthread_mutex_lock(&session->staging_lock);
-    area->next = session->staging;
-    session->staging = area;
+    bool taken = *find_staging(session, token) != NULL;
+    if (!taken) {
+        area->next = session->staging;
+        session->staging = area;
+    }
     pthread_mutex_unlock(&session->staging_lock);
+    if (taken) {
+        free(area->bytes);
+        free(area);
+        return NULL;
+    }
     return area->bytes;
 }
 
@@ -329,35 +350,13 @@ void *wh_take_staging(struct wh_request *request, size_t *size_bytes, uint64_t *
     return address;
 }
 
-void *wh_staging_fetch(struct wh_session *session, uint64_t token, size_t *size_bytes)
-{
-    void *bytes = NULL;
-    *size_bytes = 0;
-    pthread_mutex_lock(&session->staging_lock);
-    for (struct wh_staging_area **next = &session->staging; *next != NULL; next = &(*next)->next) {
-        struct wh_staging_area *area = *next;
-        if (area->token == token) {
-            *next = area->next;
-            bytes = area->bytes;
-            *size_bytes = area->size_bytes;
-            free(area);
-            break;
-        }
-    }
-    pthread_mutex_unlock(&session->staging_lock);
-    return bytes;
-}
-
 int wh_staging_read(struct wh_session *session, uint64_t token, uint64_t offset, void *to,
                     uint64_t size_bytes)
 {
     int error = -ENOENT;
     pthread_mutex_lock(&session->staging_lock);
-    const struct wh_staging_area *area = session->staging;
-    while (area != NULL && area->token != token) {
-        area = area->next;
-    }
-    if (area != NULL) {
+    const struct wh_staging_area *area = *find_staging(session, token);
+    if (area != NULL && !area->released) {
         bool inside = offset <= area->size_bytes && size_bytes <= area->size_bytes - offset;
         error = inside && to != NULL ? 0 : -EINVAL;
     }
@@ -368,11 +367,39 @@ int wh_staging_read(struct wh_session *session, uint64_t token, uint64_t offset,
     return error;
 }
 
+/* Changes an area's state; frees it once it is released and no device writes into it. */
+static void change_staging(struct wh_session *session, uint64_t token, bool settled, bool released)
+{
+    struct wh_staging_area *over = NULL;
+    pthread_mutex_lock(&session->staging_lock);
+    struct wh_staging_area **link = find_staging(session, token);
+    struct wh_staging_area *area = *link;
+    if (area != NULL) {
+        area->busy = area->busy && !settled;
+        area->released = area->released || released;
+        if (area->released && !area->busy) {
+            *link = area->next;
+            over = area;
+        }
+    }
+    pthread_mutex_unlock(&session->staging_lock);
+    if (over != NULL) {
+        free(over->bytes);
+        free(over);
+    }
+}
+
+void wh_staging_settled(struct wh_session *session, uint64_t token)
+{
+    if (token != 0) {
+        change_staging(session, token, true, false);
+    }
+}
+
 void wh_staging_done(struct wh_session *session, uint64_t token)
 {
-    size_t size_bytes = 0;
     if (token != 0) {
-        free(wh_staging_fetch(session, token, &size_bytes));
+        change_staging(session, token, false, true);
     }
 }
 

@@ -113,13 +113,6 @@ int wh_execute(struct wh_executor *executor, const struct wh_request_header *hea
 void wh_fill_reply_header(struct wh_executor *executor, struct wh_reply_header *header,
                           uint32_t sequence, int status);
 
-/* The worker's buffer under a token (TCP), now the caller's to free; NULL if there is none. */
-void *wh_staging_fetch(struct wh_session *session, uint64_t token, size_t *size_bytes);
-
-/* Copies part of a token's buffer, which stays. 0, -ENOENT, or -EINVAL for a part outside it. */
-int wh_staging_read(struct wh_session *session, uint64_t token, uint64_t offset, void *to,
-                    uint64_t size_bytes);
-
 /* Wakes the client's sleepers. From any thread. */
 void wh_wake_client(struct wh_session *session);
 

@@ -49,8 +49,16 @@ void wh_reply_out(struct wh_request *request, size_t written_bytes);
  * the token. */
 void *wh_take_staging(struct wh_request *request, size_t *size_bytes, uint64_t *token);
 
+/* Nothing writes into the host buffer of a token any more; until then it stays, whatever the client
+ * says. No-op for token 0. */
+void wh_staging_settled(struct wh_session *session, uint64_t token);
+
 /* Releases the host buffer of a token once its data went out; no-op for token 0. */
 void wh_staging_done(struct wh_session *session, uint64_t token);
+
+/* Copies part of a token's buffer, which stays. 0, -ENOENT, or -EINVAL for a part outside it. */
+int wh_staging_read(struct wh_session *session, uint64_t token, uint64_t offset, void *to,
+                    uint64_t size_bytes);
 
 /* Memory until the call ends, for lists made of a request. NULL and a failed request without
  * memory. */
@@ -66,6 +74,13 @@ void *wh_handle_get(struct wh_session *session, uint64_t handle, uint8_t kind, b
 int wh_handle_put(struct wh_session *session, uint64_t handle, uint8_t kind,
                   void *object); /* 0, -EEXIST, -EINVAL, -ENOSPC */
 void *wh_handle_remove(struct wh_session *session, uint64_t handle, uint8_t kind);
+
+/* One more reference of the client, which the backend has given. 0, -ENOENT or -ENOSPC. */
+int wh_handle_hold(struct wh_session *session, uint64_t handle, uint8_t kind);
+
+/* One reference less. 1: the backend's goes too (last: and the handle ends); 0: it was the client's
+ * last, but children still name the object, so the table keeps it; -ENOENT: there is none left. */
+int wh_handle_let_go(struct wh_session *session, uint64_t handle, uint8_t kind, bool last);
 
 /* Keeps the API error of a one-way call for the next reply. */
 void wh_async_error(struct wh_session *session, int32_t error, uint16_t opcode);

@@ -280,15 +280,12 @@ def _execute(function: Function) -> list[str]:
         lines.append("    size_t written = 0;")
     if function.creates:
         lines.append(f"    {function.returns} object = NULL;")
-    if function.mode == "release":
-        first = function.args[0]
-        kind = kind_macro(first.handle)
-        lines.append("    if (last) {")
-        lines.append(
-            f"        wh_handle_remove(request->session, {first.name}_handle, {kind});\n    }}"
-        )
-        lines.append("    wh_cl_forget(request, forgotten, forgotten_bytes);")
-    lines.append("    if (error == CL_SUCCESS) {")
+    first = function.args[0] if function.args else None
+    if function.mode == "release" and first is not None:
+        let_go = ["request", f"{first.name}_handle", kind_macro(first.handle), first.name]
+        lines.append(wrapped("    if (wh_cl_let_go", [*let_go, "last", "&error"], ") {"))
+    else:
+        lines.append("    if (error == CL_SUCCESS) {")
     if function.blocks == "true":
         lines.append("        wh_block_begin(request->session);")
     target = "object" if function.creates else "error"
@@ -296,6 +293,11 @@ def _execute(function: Function) -> list[str]:
     if function.blocks == "true":
         lines.append("        wh_block_end(request->session);")
     lines.append("    }")
+    if function.mode == "release":
+        lines.append("    wh_cl_forget(request, forgotten, forgotten_bytes);")
+    if function.mode == "retain" and first is not None:
+        kind = kind_macro(first.handle)
+        lines.append(f"    wh_cl_hold(request, {first.name}_handle, {kind}, error);")
     opcode = f"WH_OP_{function.name}"
     if event:
         lines.append("    error = wh_cl_register(request, created, WH_KIND_EVENT, event, error);")

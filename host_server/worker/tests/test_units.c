@@ -135,11 +135,23 @@ static void test_staging(void)
     char *area = wh_take_staging(&request, &size_bytes, &token);
     CHECK(area != NULL && size_bytes == 1000 && token == 77);
     area[999] = 'z';
-    CHECK(wh_staging_fetch(&session, 78, &size_bytes) == NULL);
-    char *fetched = wh_staging_fetch(&session, 77, &size_bytes);
-    CHECK(fetched == area && size_bytes == 1000 && fetched[999] == 'z');
-    free(fetched);
-    CHECK(wh_staging_fetch(&session, 77, &size_bytes) == NULL);
+    char last = 0;
+    CHECK(wh_staging_read(&session, 78, 999, &last, 1) == -ENOENT);
+    CHECK(wh_staging_read(&session, 77, 1000, &last, 1) == -EINVAL);
+    CHECK(wh_staging_read(&session, 77, 999, &last, 1) == 0 && last == 'z');
+    /* A token in use is no one else's. */
+    request = request_of(words, sizeof(words));
+    CHECK(wh_take_staging(&request, &size_bytes, &token) == NULL && wh_request_failed(&request));
+    /* Released while the device may write: it stays until the device is done, and is not shown. */
+    wh_staging_done(&session, 77);
+    CHECK(wh_staging_read(&session, 77, 999, &last, 1) == -ENOENT);
+    area[0] = 'a';
+    wh_staging_settled(&session, 77);
+    request = request_of(words, sizeof(words));
+    CHECK(wh_take_staging(&request, &size_bytes, &token) != NULL);
+    wh_staging_settled(&session, 77);
+    wh_staging_done(&session, 77);
+    CHECK(wh_staging_read(&session, 77, 0, &last, 1) == -ENOENT);
 }
 
 static void test_async_errors(void)
