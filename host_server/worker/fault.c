@@ -14,8 +14,13 @@
 
 void wh_protocol_fault(struct wh_session *session, const char *format, ...)
 {
+    static uint32_t spoken;
     char text[WH_TEXT_BYTES];
     va_list arguments;
+    /* Of several threads that find a fault at once one says so; it ends the others. */
+    while (__atomic_exchange_n(&spoken, 1, __ATOMIC_ACQ_REL) != 0) {
+        pause();
+    }
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);

@@ -151,6 +151,8 @@ int wh_jail_parse(const char *text, struct wh_jail_config *config)
     char *rest = NULL;
 
     memset(config, 0, sizeof(*config));
+    config->notify_fd = -1;
+    config->wake_fd = -1;
     if (strcmp(text, "off") == 0) {
         return 0;
     }
@@ -348,7 +350,11 @@ static int allow_all(const struct files *files, const char *const *patterns, uin
 
 /* What PoCL, its compiler and the linker it runs were seen to need (strace), by kind of access. */
 static const char *const readable[] = {
-    "/usr",
+    "/usr/lib*",
+    "/usr/libexec",
+    "/usr/local/lib*",
+    "/usr/share/pocl*",
+    "/usr/share/OpenCL",
     "/lib",
     "/lib32",
     "/lib64",
@@ -389,9 +395,9 @@ static const char *const writable_devices[] = {"/dev/null", NULL};
 static const char *const gpu_devices[] = {"/dev/nvidia*", "/dev/dri", "/dev/kfd",
                                           "/dev/nvidia-caps", NULL};
 static const char *const gpu_readable[] = {
-    "/proc/driver", "/proc/modules", "/proc/devices", "/proc/self",  "/sys/module", "/sys/bus/pci",
-    "/sys/class",   "/sys/devices",  "/sys/dev",      "/etc/vulkan", "/etc/nvidia", "/opt",
-    NULL,
+    "/proc/driver", "/proc/modules", "/proc/devices",    "/proc/self",        "/sys/module",
+    "/sys/bus/pci", "/sys/class",    "/sys/devices",     "/sys/dev",          "/etc/vulkan",
+    "/etc/nvidia",  "/opt",          "/usr/local/cuda*", "/usr/share/nvidia", NULL,
 };
 
 static int fill_ruleset(const struct files *files, const struct wh_jail_config *config)
@@ -508,6 +514,12 @@ static void drop_bounding_set(void)
     }
 }
 
+/* When the machine has no memory left, a worker ends and not what serves the others. */
+static void be_first_to_go(void)
+{
+    (void)write_file("/proc/self/oom_score_adj", "1000");
+}
+
 static void enter_privileges(struct wh_jail_report *report)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -540,6 +552,10 @@ static const uint16_t forbidden[] = {
     SYS_ptrace,
     SYS_process_vm_readv,
     SYS_process_vm_writev,
+    /* what lies beside our slot in the VM's region: a mapping may grow or move without a
+     * descriptor */
+    SYS_mremap,
+    SYS_remap_file_pages,
     SYS_kcmp,
     424 /* pidfd_send_signal */,
     434 /* pidfd_open */,
@@ -584,6 +600,10 @@ static const uint16_t forbidden[] = {
     SYS_request_key,
     SYS_keyctl,
     SYS_vmsplice,
+    SYS_splice,
+    SYS_tee,
+    SYS_io_setup,
+    SYS_io_submit,
     SYS_personality,
     SYS_modify_ldt,
     SYS_iopl,
@@ -639,7 +659,7 @@ static const uint16_t forbidden[] = {
 };
 
 #define FORBIDDEN_COUNT (sizeof(forbidden) / sizeof(forbidden[0]))
-#define PROGRAM_MAX (2 * FORBIDDEN_COUNT + 48)
+#define PROGRAM_MAX (2 * FORBIDDEN_COUNT + 192)
 
 struct program {
     struct sock_filter steps[PROGRAM_MAX];
@@ -687,7 +707,37 @@ static void judge_argument(struct program *program, uint32_t number, int argumen
     load(program, offsetof(struct seccomp_data, nr));
 }
 
-static void build_program(struct program *program)
+/*
+ * The notification descriptors belong to all sessions of a VM. Whoever reads them takes another's
+ * wake-up, whoever fills the counter or makes it block stops the others: they can be waited on, the
+ * wake can be written, and nothing else. No second number for them either, by whatever way.
+ */
+static void seal_notifications(struct program *program, const struct wh_jail_config *config)
+{
+    static const uint16_t reads[] = {SYS_read, SYS_readv, SYS_pread64, SYS_preadv, SYS_preadv2};
+    static const uint16_t writes[] = {SYS_write, SYS_writev, SYS_pwrite64, SYS_pwritev,
+                                      SYS_pwritev2};
+    static const uint16_t handling[] = {SYS_dup, SYS_dup2, SYS_dup3, SYS_fcntl, SYS_ioctl};
+    const int fds[] = {config->notify_fd, config->wake_fd};
+    uint32_t denied = SECCOMP_RET_ERRNO | EPERM;
+
+    if (config->notify_fd < 0 && config->wake_fd < 0) {
+        return;
+    }
+    for (size_t fd = 0; fd < 2; fd++) {
+        for (size_t i = 0; i < sizeof(reads) / sizeof(reads[0]); i++) {
+            judge_argument(program, reads[i], 0, (uint32_t)fds[fd], false, denied);
+            judge_argument(program, handling[i], 0, (uint32_t)fds[fd], false, denied);
+            if (fd == 0) {
+                judge_argument(program, writes[i], 0, (uint32_t)fds[fd], false, denied);
+            }
+        }
+    }
+    refuse_call(program, SYS_sendmsg, denied);
+    refuse_call(program, SYS_sendmmsg, denied);
+}
+
+static void build_program(struct program *program, const struct wh_jail_config *config)
 {
     uint32_t denied = SECCOMP_RET_ERRNO | EPERM;
     uint32_t missing = SECCOMP_RET_ERRNO | ENOSYS;
@@ -713,18 +763,23 @@ static void build_program(struct program *program)
     judge_argument(program, SYS_tgkill, 0, self, true, denied);
     judge_argument(program, SYS_ioctl, 1, TIOCSTI, false, denied);
     judge_argument(program, SYS_ioctl, 1, 0x541c /* TIOCLINUX */, false, denied);
+    seal_notifications(program, config);
     for (size_t i = 0; i < FORBIDDEN_COUNT; i++) {
         refuse_call(program, forbidden[i], denied);
+    }
+    if (!config->gpu) {
+        /* Memory without an owner that could be counted; drivers of GPUs may need it. */
+        refuse_call(program, SYS_memfd_create, denied);
     }
     give(program, SECCOMP_RET_ALLOW);
 }
 
-static void enter_syscalls(struct wh_jail_report *report)
+static void enter_syscalls(const struct wh_jail_config *config, struct wh_jail_report *report)
 {
     struct program program = {.length = 0};
     struct sock_fprog filter = {.filter = program.steps};
 
-    build_program(&program);
+    build_program(&program, config);
     if (program.length > PROGRAM_MAX) {
         say(report, WH_JAIL_SYSCALLS, false, "filter of %u steps, room for %zu", program.length,
             PROGRAM_MAX);
@@ -763,6 +818,7 @@ int wh_jail_enter(const struct wh_jail_config *config, struct wh_jail_report *re
         return 0;
     }
     prctl(PR_GET_PDEATHSIG, &parent_death_signal, 0, 0, 0);
+    be_first_to_go();
     enter_network(report);
     ruleset_fd = prepare_files(config, &version);
     drop_bounding_set();
@@ -776,6 +832,6 @@ int wh_jail_enter(const struct wh_jail_config *config, struct wh_jail_report *re
         return -errno;
     }
     enter_files(ruleset_fd, version, report);
-    enter_syscalls(report);
+    enter_syscalls(config, report);
     return 0;
 }

@@ -29,6 +29,8 @@ struct wh_jail_config {
     bool gpu;               /* keep the device files of GPU drivers reachable */
     unsigned processes_max; /* RLIMIT_NPROC, only with an own uid; 0: as it is */
     unsigned files_max;     /* RLIMIT_NOFILE; 0: as it is */
+    int notify_fd;          /* eventfds of the session's transport, set after parsing; -1: none */
+    int wake_fd;
 };
 
 enum wh_jail_part {

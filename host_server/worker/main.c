@@ -30,6 +30,7 @@
 #define WH_EXIT_STARTUP 1
 #define WH_EXIT_USAGE 2
 #define WH_TEXT_BYTES 4096
+#define WH_HIGH_FD 960 /* below the limit of 1024 */
 
 struct options {
     bool tcp;
@@ -177,6 +178,18 @@ static void map_session(struct wh_session *session, const struct options *option
     }
 }
 
+/* The jail seals the notification descriptors by their numbers, in the programs that the backend
+ * starts too (a linker): so they get numbers that nobody else comes to. */
+static int out_of_the_way(int fd)
+{
+    int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, WH_HIGH_FD);
+    if (high < 0) {
+        return fd;
+    }
+    close(fd);
+    return high;
+}
+
 static void close_on_exec(int fd)
 {
     if (fd >= 0) {
@@ -189,6 +202,8 @@ static void enter_jail(const struct options *options, struct wh_jail_report *rep
     struct wh_jail_config config;
     memset(&config, 0, sizeof(config));
     int error = wh_jail_parse(options->jail, &config);
+    config.notify_fd = options->notify_fd;
+    config.wake_fd = options->wake_fd;
     if (error == 0) {
         error = wh_jail_enter(&config, report);
     }
@@ -335,6 +350,8 @@ int main(int argc, char **argv)
     struct options options = parse(argc, argv);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGPIPE, SIG_IGN);
+    options.notify_fd = out_of_the_way(options.notify_fd);
+    options.wake_fd = out_of_the_way(options.wake_fd);
     const int fds[] = {options.notify_fd, options.wake_fd, options.control_fd, options.stats_fd,
                        options.socket_fd};
     for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {

@@ -14,6 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -21,10 +24,13 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "jail.h"
+
+#define SLOT_BYTES 65536
 
 static int failures;
 
@@ -135,6 +141,53 @@ static void check_system_calls(void)
     CHECK(status_of_call(SYS_getpid) == 0);
 }
 
+/* Two sessions of a VM lie side by side in one memfd, of which a worker maps its own. */
+static uint8_t *map_own_slot(void)
+{
+    int fd = memfd_create("region", MFD_CLOEXEC);
+    CHECK(fd >= 0 && ftruncate(fd, 2 * SLOT_BYTES) == 0);
+    CHECK(pwrite(fd, "neighbour", 9, SLOT_BYTES) == 9);
+    uint8_t *slot = mmap(NULL, SLOT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return slot;
+}
+
+static void check_region(uint8_t *slot)
+{
+    char path[64];
+    REFUSED(mremap(slot, SLOT_BYTES, 2 * SLOT_BYTES, MREMAP_MAYMOVE), EPERM);
+    REFUSED(syscall(SYS_remap_file_pages, slot, SLOT_BYTES, 0, SLOT_BYTES / 4096, 0), EPERM);
+    snprintf(path, sizeof(path), "/proc/self/map_files/%lx-%lx", (unsigned long)slot,
+             (unsigned long)slot + SLOT_BYTES);
+    CHECK(open(path, O_RDWR) < 0);
+}
+
+/* The eventfds of a VM are all its sessions'. */
+static void check_notifications(int notify_fd, int wake_fd)
+{
+    uint64_t value = 0;
+    struct iovec part = {.iov_base = &value, .iov_len = sizeof(value)};
+    const int fds[] = {notify_fd, wake_fd};
+    for (size_t i = 0; i < 2; i++) {
+        REFUSED(read(fds[i], &value, sizeof(value)), EPERM);
+        REFUSED(readv(fds[i], &part, 1), EPERM);
+        REFUSED(syscall(SYS_preadv2, fds[i], &part, 1, -1, -1, 0), EPERM);
+        REFUSED(dup(fds[i]), EPERM);
+        REFUSED(dup2(fds[i], 100), EPERM);
+        REFUSED(fcntl(fds[i], F_DUPFD, 0), EPERM);
+        REFUSED(fcntl(fds[i], F_SETFL, 0), EPERM);
+        REFUSED(ioctl(fds[i], FIONBIO, &value), EPERM);
+    }
+    REFUSED(write(notify_fd, &value, sizeof(value)), EPERM);
+    REFUSED(writev(notify_fd, &part, 1), EPERM);
+    value = 1;
+    CHECK(write(wake_fd, &value, sizeof(value)) == sizeof(value));
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    REFUSED(sendmsg(wake_fd, &message, 0), EPERM);
+    REFUSED(syscall(SYS_io_setup, 1, &value), EPERM);
+    REFUSED(memfd_create("more", 0), EPERM);
+}
+
 static void check_files(const char *home, const char *secret)
 {
     char path[WH_JAIL_PATH_BYTES + 16];
@@ -146,6 +199,8 @@ static void check_files(const char *home, const char *secret)
     REFUSED(open("/proc/1/status", O_RDONLY), EACCES);
     REFUSED(open("/tmp/wormhole-jail-test", O_WRONLY | O_CREAT, 0600), EACCES);
     REFUSED(open("/dev/shm/wormhole-jail-test", O_WRONLY | O_CREAT, 0600), EACCES);
+    REFUSED(open("/usr/include", O_RDONLY | O_DIRECTORY), EACCES);
+    REFUSED(open("/usr/share", O_RDONLY | O_DIRECTORY), EACCES);
     CHECK(run_program("/bin/sh") == -EACCES);
     snprintf(path, sizeof(path), "%s/file", home);
     int fd = open(path, O_RDWR | O_CREAT, 0600);
@@ -188,6 +243,9 @@ int main(int argc, char **argv)
     }
     CHECK(open(argv[2], O_RDONLY | O_CLOEXEC) >= 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    uint8_t *slot = map_own_slot();
+    config.notify_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+    config.wake_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
     CHECK(wh_jail_enter(&config, &report) == 0);
     CHECK(wh_jail_report_json(&report, text, sizeof(text)) == (int)strlen(text));
     CHECK(wh_jail_report_json(&report, text + 1024, 100) == -ENOSPC);
@@ -196,6 +254,8 @@ int main(int argc, char **argv)
     CHECK(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1);
     CHECK(report.parts[WH_JAIL_PRIVILEGES].reached && report.parts[WH_JAIL_SYSCALLS].reached);
     check_system_calls();
+    check_region(slot);
+    check_notifications(config.notify_fd, config.wake_fd);
     if (report.parts[WH_JAIL_FILES].reached) {
         check_files(argv[1], argv[2]);
     }
