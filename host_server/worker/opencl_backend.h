@@ -54,12 +54,12 @@ cl_int wh_cl_register(struct wh_request *request, uint64_t handle, uint8_t kind,
                       cl_int error);
 
 /* After a retain that the library has done. */
-void wh_cl_hold(struct wh_request *request, uint64_t handle, uint8_t kind, cl_int error);
+void wh_cl_count_retain(struct wh_request *request, uint64_t handle, uint8_t kind, cl_int error);
 
 /* Before a release: whether the library shall do it. False with CL_SUCCESS keeps the object for its
  * children; a release too many sets the API's error. */
-bool wh_cl_let_go(struct wh_request *request, uint64_t handle, uint8_t kind, const void *object,
-                  bool last, cl_int *error);
+bool wh_cl_count_release(struct wh_request *request, uint64_t handle, uint8_t kind,
+                         const void *object, bool last, cl_int *error);
 
 /* Handles that end because their last child did. */
 void wh_cl_forget(struct wh_request *request, const uint64_t *handles, size_t size_bytes);

@@ -94,7 +94,7 @@ cl_int wh_cl_register(struct wh_request *request, uint64_t handle, uint8_t kind,
     return CL_OUT_OF_RESOURCES;
 }
 
-void wh_cl_hold(struct wh_request *request, uint64_t handle, uint8_t kind, cl_int error)
+void wh_cl_count_retain(struct wh_request *request, uint64_t handle, uint8_t kind, cl_int error)
 {
     if (error == CL_SUCCESS) {
         (void)wh_handle_hold(request->session, handle, kind);
@@ -111,8 +111,8 @@ static bool is_root_device(const void *object)
     return false;
 }
 
-bool wh_cl_let_go(struct wh_request *request, uint64_t handle, uint8_t kind, const void *object,
-                  bool last, cl_int *error)
+bool wh_cl_count_release(struct wh_request *request, uint64_t handle, uint8_t kind,
+                         const void *object, bool last, cl_int *error)
 {
     static const cl_int errors[WH_KIND_COUNT] = WH_KIND_ERRORS;
     if (*error != CL_SUCCESS || object == NULL || is_root_device(object)) {

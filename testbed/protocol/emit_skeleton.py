@@ -283,7 +283,7 @@ def _execute(function: Function) -> list[str]:
     first = function.args[0] if function.args else None
     if function.mode == "release" and first is not None:
         let_go = ["request", f"{first.name}_handle", kind_macro(first.handle), first.name]
-        lines.append(wrapped("    if (wh_cl_let_go", [*let_go, "last", "&error"], ") {"))
+        lines.append(wrapped("    if (wh_cl_count_release", [*let_go, "last", "&error"], ") {"))
     else:
         lines.append("    if (error == CL_SUCCESS) {")
     if function.blocks == "true":
@@ -297,7 +297,7 @@ def _execute(function: Function) -> list[str]:
         lines.append("    wh_cl_forget(request, forgotten, forgotten_bytes);")
     if function.mode == "retain" and first is not None:
         kind = kind_macro(first.handle)
-        lines.append(f"    wh_cl_hold(request, {first.name}_handle, {kind}, error);")
+        lines.append(f"    wh_cl_count_retain(request, {first.name}_handle, {kind}, error);")
     opcode = f"WH_OP_{function.name}"
     if event:
         lines.append("    error = wh_cl_register(request, created, WH_KIND_EVENT, event, error);")
