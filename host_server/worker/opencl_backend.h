@@ -98,6 +98,7 @@ size_t wh_cl_image_format_bytes(cl_uint num_entries, const cl_uint *num_image_fo
 
 /* The reads that a call asks about, see reads.c of the stub. */
 struct wh_cl_reads {
+    struct wh_session *session;
     cl_uint count;
     struct {
         uint64_t id;
@@ -122,7 +123,7 @@ extern __thread struct wh_cl_asked wh_cl_asked;
 
 /* Finds out which are complete; all of `finished` (NULL: no queue) are. Then the reply: flags, own
  * outs, data. */
-void wh_cl_look(struct wh_request *request, struct wh_cl_reads *reads, cl_command_queue finished);
+void wh_cl_look(struct wh_cl_reads *reads, cl_command_queue finished);
 void wh_cl_reply_flags(struct wh_request *request, const struct wh_cl_reads *reads);
 void wh_cl_reply_reads(struct wh_request *request, const struct wh_cl_reads *reads);
 

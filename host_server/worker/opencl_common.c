@@ -295,6 +295,7 @@ __thread struct wh_cl_asked wh_cl_asked;
 void wh_cl_take_reads(struct wh_request *request, struct wh_cl_reads *reads)
 {
     uint64_t count = wh_take_u64(request);
+    reads->session = request->session;
     reads->count = 0;
     if (count > WH_CL_READS_ASKED_MAX) {
         request->failed = true;
@@ -337,7 +338,7 @@ static size_t carry(struct wh_session *session, const struct pending_read *read,
     return read->size_bytes;
 }
 
-void wh_cl_look(struct wh_request *request, struct wh_cl_reads *reads, cl_command_queue finished)
+void wh_cl_look(struct wh_cl_reads *reads, cl_command_queue finished)
 {
     if (reads->count == 0) {
         return;
@@ -349,11 +350,11 @@ void wh_cl_look(struct wh_request *request, struct wh_cl_reads *reads, cl_comman
         if (read == NULL) {
             continue;
         }
-        update(request->session, read, finished);
+        update(reads->session, read, finished);
         reads->items[i].flag = read->flag;
         if (read->flag == READ_DONE && reads->items[i].to != NULL &&
             reads->items[i].capacity_bytes >= read->size_bytes) {
-            reads->items[i].written_bytes = carry(request->session, read, reads->items[i].to);
+            reads->items[i].written_bytes = carry(reads->session, read, reads->items[i].to);
         }
     }
     pthread_mutex_unlock(&pending_lock);

@@ -103,7 +103,7 @@ static int read_blocking(struct wh_request *request, uint16_t opcode,
     if (error == CL_SUCCESS) {
         error = read_now(request, transfer, to);
     }
-    wh_cl_look(request, &reads, NULL);
+    wh_cl_look(&reads, NULL);
     wh_cl_reply_error(request, opcode, error);
     wh_cl_reply_flags(request, &reads);
     wh_reply_out(request, error == CL_SUCCESS ? transfer->size : 0);
@@ -353,7 +353,7 @@ static int write_data(struct wh_request *request, uint16_t opcode, struct wh_cl_
     } else {
         error = write_later(request, transfer, from, block);
     }
-    wh_cl_look(request, &reads, NULL);
+    wh_cl_look(&reads, NULL);
     wh_cl_reply_error(request, opcode, error);
     wh_cl_reply_flags(request, &reads);
     wh_cl_reply_reads(request, &reads);
@@ -502,7 +502,7 @@ int wh_skeleton_clFinish(struct wh_request *request)
         error = wh_cl->clFinish(queue);
         wh_block_end(request->session);
     }
-    wh_cl_look(request, &reads, error == CL_SUCCESS ? queue : NULL);
+    wh_cl_look(&reads, error == CL_SUCCESS ? queue : NULL);
     wh_cl_reply_error(request, WH_OP_clFinish, error);
     wh_cl_reply_flags(request, &reads);
     wh_cl_reply_reads(request, &reads);
@@ -524,7 +524,7 @@ int wh_skeleton_clWaitForEvents(struct wh_request *request)
         error = wh_cl->clWaitForEvents(count, events);
         wh_block_end(request->session);
     }
-    wh_cl_look(request, &reads, NULL);
+    wh_cl_look(&reads, NULL);
     wh_cl_reply_error(request, WH_OP_clWaitForEvents, error);
     wh_cl_reply_flags(request, &reads);
     wh_cl_reply_reads(request, &reads);
@@ -559,7 +559,7 @@ int wh_skeleton_clGetEventInfo(struct wh_request *request)
             *size_ret = written;
         }
     }
-    wh_cl_look(request, &reads, NULL);
+    wh_cl_look(&reads, NULL);
     wh_cl_reply_error(request, WH_OP_clGetEventInfo, error);
     wh_cl_reply_flags(request, &reads);
     wh_reply_out(request, value == NULL || error != CL_SUCCESS ? 0 : written);
