@@ -7,7 +7,9 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "output.h"
 #include "ring.h"
+#include "service.h"
 #include "session.h"
 #include "wh_core_stub.h"
 
@@ -48,6 +50,8 @@ int wh_call_begin(struct wh_call *call, uint16_t opcode)
     call->opcode = opcode;
     call->published = false;
     call->blocks = false;
+    call->settles = false;
+    call->notices = 0;
     call->patience_ms = WH_PATIENCE_MS;
     call->error = 0;
     call->block_count = 0;
@@ -91,6 +95,31 @@ void wh_put_u64(struct wh_call *call, uint64_t value)
 void wh_call_blocks(struct wh_call *call)
 {
     call->blocks = true;
+}
+
+void wh_call_settles(struct wh_call *call)
+{
+    call->settles = true;
+}
+
+static void owe(struct wh_thread *thread, uint32_t batch)
+{
+    if (batch != 0 && thread->owed_count < WH_OWED_MAX) {
+        thread->owed_batches[thread->owed_count++] = batch;
+    }
+}
+
+uint32_t wh_take_owed(void)
+{
+    struct wh_thread *thread = wh_thread_get();
+    if (thread == NULL || thread->owed_count == 0) {
+        return 0;
+    }
+    uint32_t batch = thread->owed_batches[0];
+    thread->owed_count--;
+    memmove(thread->owed_batches, thread->owed_batches + 1,
+            thread->owed_count * sizeof(thread->owed_batches[0]));
+    return batch;
 }
 
 void wh_call_patience(struct wh_call *call, uint32_t patience_ms)
@@ -451,6 +480,7 @@ static void seal(struct wh_call *call, bool wants_reply)
     }
     header.size_bytes = (uint32_t)call->size_bytes;
     header.flags = wants_reply ? WH_REQUEST_FLAG_REPLY : 0;
+    header.flags |= call->settles ? WH_REQUEST_FLAG_SETTLES : 0;
     memcpy(call->buffer->bytes, &header, sizeof(header));
     for (int i = 0; i < call->block_count; i++) {
         call->areas[i].outlives_call |= !wants_reply;
@@ -495,10 +525,23 @@ static int exchange(struct wh_call *call, struct wh_lane *lane)
         return error;
     }
     call->reply_bytes = reply.size_bytes;
+    call->notices = reply.notices;
     wh_count(&counters->round_trips, 1);
     wh_count(&counters->bytes_received, sizeof(reply) + reply.size_bytes);
     keep_async_error(call->client, &reply);
     return reply.status;
+}
+
+/* What the reply says beside its results. */
+static void settle(struct wh_call *call)
+{
+    uint32_t number = call->notices >> WH_BATCH_SHIFT;
+    wh_output_settle(call->opcode, (call->notices & WH_REPLY_NOTICE_OUTPUT) != 0);
+    if (call->settles) {
+        owe(call->thread, number);
+    } else if (call->blocks && call->opcode != WH_OP_whWait) {
+        wh_service_await(number);
+    }
 }
 
 int wh_call_sync(struct wh_call *call)
@@ -514,6 +557,7 @@ int wh_call_sync(struct wh_call *call)
     }
     int error = exchange(call, lane);
     wh_lane_release(lane);
+    settle(call);
     if (error != 0) {
         fail(call, error);
     }

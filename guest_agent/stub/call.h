@@ -36,7 +36,9 @@ struct wh_call {
     size_t inline_out_bytes; /* what the reply slot must hold for output areas */
     uint16_t opcode;
     bool published;
-    bool blocks; /* may wait for long: wh_call_blocks */
+    bool blocks;  /* may wait for long: wh_call_blocks */
+    bool settles; /* wh_call_settles */
+    uint32_t notices;
     uint32_t patience_ms;
     int error; /* sticky: the first failed put or get wins; wh_call_sync then returns it without
                   sending */
@@ -59,6 +61,13 @@ int wh_call_begin(struct wh_call *call, uint16_t opcode);
 
 /* Says that the reply may take as long as the application makes it. */
 void wh_call_blocks(struct wh_call *call);
+
+/* Says that the thread takes the callbacks that the server's library makes during this call
+ * (wh_take_owed) before its API call returns. */
+void wh_call_settles(struct wh_call *call);
+
+/* Batches of callbacks that calls of this thread have made: the next one's number, 0 for none. */
+uint32_t wh_take_owed(void);
 
 /* How long puts wait for room in the arena (10 s unless said otherwise) before the call fails with
  * -ENOMEM. */

@@ -29,9 +29,11 @@ static int check_heartbeat(struct wh_client *client, struct heartbeat *heartbeat
     return wh_client_fail(client, "the worker's heartbeat has stood still for 10 s");
 }
 
-static bool spin(struct wh_client *client, const uint32_t *word, uint32_t value)
+static bool spin(struct wh_client *client, const struct wh_thread *thread, const uint32_t *word,
+                 uint32_t value)
 {
     const struct wh_config *config = client->config;
+    const uint64_t spin_ticks = thread->idle ? 0 : config->spin_ticks;
     uint64_t start_ticks = 0;
     do {
         for (int i = 0; i < WH_POLLS_PER_CLOCK; i++) {
@@ -39,7 +41,7 @@ static bool spin(struct wh_client *client, const uint32_t *word, uint32_t value)
             if (wh_load_acquire32(word) != value) {
                 return true;
             }
-            if (config->spin_ticks == 0) {
+            if (spin_ticks == 0) {
                 return false;
             }
             wh_pause(config->pause_is_cheap);
@@ -47,16 +49,17 @@ static bool spin(struct wh_client *client, const uint32_t *word, uint32_t value)
         if (start_ticks == 0) {
             start_ticks = wh_ticks();
         }
-    } while (wh_ticks() - start_ticks < config->spin_ticks && wh_client_check(client) == 0);
+    } while (wh_ticks() - start_ticks < spin_ticks && wh_client_check(client) == 0);
     return false;
 }
 
 /* Milliseconds to sleep before the next look; 0 once the deadline has passed. */
-static int look_interval_ms(uint64_t deadline_ns)
+static int look_interval_ms(const struct wh_thread *thread, uint64_t deadline_ns)
 {
+    const int most_ms = wh_look_interval_ms(thread);
     uint64_t now_ns = deadline_ns == UINT64_MAX ? 0 : wh_now_ns();
     uint64_t left_ms = now_ns < deadline_ns ? (deadline_ns - now_ns) / 1000000u + 1 : 0;
-    return left_ms < WH_LOOK_INTERVAL_MS ? (int)left_ms : WH_LOOK_INTERVAL_MS;
+    return left_ms < (uint64_t)most_ms ? (int)left_ms : most_ms;
 }
 
 /*
@@ -98,7 +101,7 @@ static void end_waiting(struct wh_client *client, const struct sleeper *sleeper)
 static int sleep_once(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
                       uint32_t value, uint64_t deadline_ns, struct heartbeat *heartbeat)
 {
-    int interval_ms = look_interval_ms(deadline_ns);
+    int interval_ms = look_interval_ms(thread, deadline_ns);
     if (interval_ms == 0) {
         return -ETIMEDOUT;
     }
@@ -118,7 +121,7 @@ static int wait_until(struct wh_client *client, struct wh_thread *thread, const 
                       uint32_t value, struct sleeper sleeper, uint64_t deadline_ns)
 {
     struct heartbeat heartbeat = {0};
-    if (spin(client, word, value)) {
+    if (spin(client, thread, word, value)) {
         return 0;
     }
     wh_count(&thread->counters.sleeps, 1);

@@ -123,6 +123,7 @@ static void after_fork_in_child(void)
         this_thread->next = NULL;
         this_thread->previous = NULL;
         memset(&this_thread->counters, 0, sizeof(this_thread->counters));
+        this_thread->owed_count = 0;
         if (this_thread->epoll_fd >= 0) {
             close(this_thread->epoll_fd);
             this_thread->epoll_fd = -1;

@@ -25,6 +25,8 @@
 #define WH_TRANSFERS_BYTES (64ull << 20) /* of the arena, where half of it has as much */
 #define WH_OPEN_TIMEOUT_MS 30000 /* the server may have to start a worker and load a backend */
 #define WH_LOOK_INTERVAL_MS 100  /* how often a sleeper looks whether the host still lives */
+#define WH_IDLE_INTERVAL_MS 1000 /* the same for a thread that only waits for the server */
+#define WH_OWED_MAX 8u           /* batches of one API call: an object and its parents may end */
 #define WH_HEARTBEAT_LIMIT_NS 10000000000ull
 
 struct wh_buffer {
@@ -40,16 +42,21 @@ struct wh_thread {
     uint32_t number;
     uint32_t lane; /* where it looks first */
     struct wh_counters counters;
-    uint64_t messages_before;  /* counters.messages when the latest API call began */
-    struct wh_buffer *buffers; /* free ones */
-    int epoll_fd;              /* unix: its own look at the wake eventfd; -1 none */
-    uint32_t epoll_serial;     /* of the session that epoll_fd belongs to */
+    bool serves; /* a thread of the stub's own */
+    bool idle;   /* waits for the server alone: no spinning, few looks */
+    uint32_t owed_count;
+    uint32_t owed_batches[WH_OWED_MAX]; /* callbacks that its calls made, see wh_take_owed */
+    uint64_t messages_before;           /* counters.messages when the latest API call began */
+    struct wh_buffer *buffers;          /* free ones */
+    int epoll_fd;                       /* unix: its own look at the wake eventfd; -1 none */
+    uint32_t epoll_serial;              /* of the session that epoll_fd belongs to */
 };
 
 struct wh_lane {
     uint32_t busy;
     uint32_t sequence;
     int socket; /* TCP, -1 none */
+    bool recorded;
 } __attribute__((aligned(64)));
 
 enum wh_session_state {
@@ -131,6 +138,12 @@ static inline void wh_settle_local_answer(struct wh_thread *thread)
         wh_count(&thread->counters.local_answers, 1);
     }
     wh_store64(&thread->messages_before, wh_load64(&thread->counters.messages));
+}
+
+/* How often a thread that sleeps looks whether the host still lives. */
+static inline int wh_look_interval_ms(const struct wh_thread *thread)
+{
+    return thread->idle ? WH_IDLE_INTERVAL_MS : WH_LOOK_INTERVAL_MS;
 }
 
 /* The calling thread's record; NULL without memory. */

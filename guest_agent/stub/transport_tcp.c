@@ -151,6 +151,12 @@ static int send_all(struct wh_client *client, int fd, const uint8_t *bytes, size
     return 0;
 }
 
+/* Calls of the stub's own that depend on time: no part of the program's call stream. */
+static bool is_service(uint16_t opcode)
+{
+    return opcode >= WH_OP_whWait && opcode <= WH_OP_whTakeOutput;
+}
+
 static int send_in_turn(struct wh_client *client, struct wh_thread *thread, struct wh_lane *lane,
                         uint8_t *request, size_t size_bytes, bool ordered)
 {
@@ -166,7 +172,10 @@ static int send_in_turn(struct wh_client *client, struct wh_thread *thread, stru
     header->sequence = ticket;
     header->flags |= ordered ? WH_REQUEST_FLAG_ORDERED : 0;
     lane->sequence = ticket;
-    wh_record_request(thread->number, request, size_bytes);
+    lane->recorded = !is_service(header->opcode);
+    if (lane->recorded) {
+        wh_record_request(thread->number, request, size_bytes);
+    }
     int error = send_all(client, lane->socket, request, size_bytes);
     wh_record_unlock();
     if (ordered) {
@@ -211,7 +220,7 @@ static ssize_t receive_some(struct wh_client *client, struct wh_thread *thread, 
         if (wh_client_check(client) != 0) {
             return -EPIPE;
         }
-        if (!*asleep && wh_ticks() - start_ticks < config->spin_ticks) {
+        if (!*asleep && !thread->idle && wh_ticks() - start_ticks < config->spin_ticks) {
             wh_pause(config->pause_is_cheap);
             continue;
         }
@@ -223,7 +232,7 @@ static ssize_t receive_some(struct wh_client *client, struct wh_thread *thread, 
             return -EPIPE;
         }
         /* The clock counts from the first look on: a call that is quicker reads none. */
-        if (poll(&wait, 1, WH_LOOK_INTERVAL_MS) <= 0 && since_ns == 0) {
+        if (poll(&wait, 1, wh_look_interval_ms(thread)) <= 0 && since_ns == 0) {
             since_ns = wh_now_ns();
         }
     }
@@ -292,7 +301,7 @@ static int tcp_receive(struct wh_client *client, struct wh_thread *thread, struc
     }
     error = receive_all(client, thread, lane->socket, buffer->bytes + have_bytes,
                         header->size_bytes - have_bytes);
-    if (error == 0) {
+    if (error == 0 && lane->recorded) {
         wh_record_reply(thread->number, header, buffer->bytes, header->size_bytes);
     }
     return error;

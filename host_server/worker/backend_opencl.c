@@ -12,10 +12,12 @@
 #include <string.h>
 
 #include "opencl_backend.h"
+#include "session.h"
 #include "wh_opencl_kinds.h"
 
 #define LIBRARY "libOpenCL.so.1"
 #define OWN_LIBRARY "libwormhole_opencl"
+#define POCL "Portable Computing Language"
 
 static struct wh_opencl_table table;
 const struct wh_opencl_table *wh_cl = &table;
@@ -99,6 +101,15 @@ static int name_devices(struct wh_session *session, char *error, size_t error_by
     return result;
 }
 
+/* PoCL writes what kernels print to descriptor 1 itself, past the buffer of stdio. */
+static bool writes_directly(void)
+{
+    char name[256] = "";
+    return wh_cl->clGetPlatformInfo(wh_cl_devices.platform, CL_PLATFORM_NAME, sizeof(name), name,
+                                    NULL) == CL_SUCCESS &&
+           strcmp(name, POCL) == 0;
+}
+
 int wh_cl_load(struct wh_session *session, char *error, size_t error_bytes)
 {
     int result = find_functions(error, error_bytes);
@@ -108,6 +119,7 @@ int wh_cl_load(struct wh_session *session, char *error, size_t error_bytes)
 static int opencl_init(struct wh_session *session, char *error, size_t error_bytes)
 {
     int result = wh_cl_load(session, error, error_bytes);
+    session->output_is_direct = result == 0 && writes_directly();
     return result != 0 ? result : wh_cl_refuse_own(error, error_bytes);
 }
 

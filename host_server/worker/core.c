@@ -4,6 +4,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "callback.h"
+#include "notice.h"
+#include "output.h"
 #include "session.h"
 #include "wh_core_backend.h"
 
@@ -102,5 +105,32 @@ int wh_core_whCopy(struct wh_session *session, const void *data, void *result, u
         /* Both may lie in the arena, wherever the client said. */
         memmove(result, data, size_bytes);
     }
+    return 0;
+}
+
+int wh_core_whWait(struct wh_session *session, uint64_t wanted, uint64_t limit_ms, uint64_t *found)
+{
+    *found = wh_notice_wait(session, wanted, limit_ms);
+    return 0;
+}
+
+int wh_core_whTakeCallbacks(struct wh_session *session, uint64_t batch, void *data,
+                            uint64_t size_bytes, uint64_t *written, uint64_t *needed)
+{
+    wh_callbacks_take(session, batch, data, size_bytes, written, needed);
+    return 0;
+}
+
+int wh_core_whWatchOutput(struct wh_session *session, uint64_t *direct)
+{
+    wh_output_watch(session);
+    *direct = session->output_is_direct;
+    return 0;
+}
+
+int wh_core_whTakeOutput(struct wh_session *session, void *data, uint64_t size_bytes,
+                         uint64_t *written, uint64_t *lost)
+{
+    wh_output_take(session, data, size_bytes, written, lost);
     return 0;
 }

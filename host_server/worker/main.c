@@ -3,7 +3,7 @@
  * the supervisor lets go.
  *
  * The main thread only watches: the control socket, the heartbeat, the counters in the session
- * header.
+ * header, what kernels print.
  */
 #define _GNU_SOURCE
 
@@ -23,6 +23,7 @@
 
 #include "backend.h"
 #include "jail.h"
+#include "output.h"
 #include "ring.h"
 #include "tcp.h"
 
@@ -310,10 +311,16 @@ static int milliseconds_until(uint64_t time_ns)
 /* Returns when the supervisor has closed the control socket, or the last connection has gone. */
 static void watch(struct wh_session *session, const struct options *options)
 {
-    struct pollfd control = {.fd = options->control_fd, .events = POLLIN};
+    struct pollfd sources[] = {
+        {.fd = options->control_fd, .events = POLLIN},
+        {.fd = -1, .events = POLLIN},
+        {.fd = wh_output_room(session), .events = POLLIN},
+    };
     uint64_t beat_ns = wh_now_ns() + WH_HEARTBEAT_NS;
     for (;;) {
-        int ready = poll(&control, 1, milliseconds_until(beat_ns));
+        sources[1].fd = wh_output_source(session);
+        int ready =
+            poll(sources, sizeof(sources) / sizeof(sources[0]), milliseconds_until(beat_ns));
         bool beats = wh_now_ns() >= beat_ns;
         if (beats) {
             beat_ns = wh_now_ns() + WH_HEARTBEAT_NS;
@@ -325,7 +332,10 @@ static void watch(struct wh_session *session, const struct options *options)
         } else if (beats) {
             wh_tcp_beat();
         }
-        if (ready <= 0) {
+        if (ready > 0 && (sources[1].revents | sources[2].revents) != 0) {
+            wh_output_arrived(session);
+        }
+        if (ready <= 0 || sources[0].revents == 0) {
             continue;
         }
         int socket = receive_socket(options->control_fd);
@@ -365,6 +375,9 @@ int main(int argc, char **argv)
     session.burst_ticks = session.spin_ticks > 0 ? ticks_per_us / 2 : 0;
     session.pause_is_cheap = wh_pause_is_cheap();
     session.notify_always = options.notify_always;
+    if (wh_output_start(&session) != 0) {
+        refuse(options.control_fd, "the kernels' output", "no descriptors or memory");
+    }
     if (!options.tcp) {
         map_session(&session, &options);
     }

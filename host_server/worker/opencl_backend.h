@@ -92,6 +92,10 @@ bool wh_cl_string_ends(const char *text, size_t size_bytes);
 /* At least least_bytes of bytes of a request, zeros behind those that came; NULL for NULL. */
 const void *wh_cl_padded(struct wh_request *request, const void *bytes, size_t size_bytes,
                          size_t least_bytes);
+/* What a context reports goes to the client under its number for it (opencl_callback.c), which is
+ * also the function's data; NULL for 0: it does not want to know. */
+typedef void(CL_CALLBACK *wh_cl_notify_function)(const char *, const void *, size_t, void *);
+wh_cl_notify_function wh_cl_context_notify(struct wh_request *request, uint64_t id);
 
 /* What a query of image formats wrote. */
 size_t wh_cl_image_format_bytes(cl_uint num_entries, const cl_uint *num_image_formats);

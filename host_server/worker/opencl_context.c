@@ -184,13 +184,16 @@ int wh_skeleton_clCreateContext(struct wh_request *request)
     struct wh_request ahead = *request; /* the devices' handles, before they become devices */
     const uint64_t *given_handles = wh_take_blob(&ahead, &handles_bytes, WH_CL_BLOB_BYTES_MAX);
     const cl_device_id *devices = (void *)wh_cl_objects(request, WH_KIND_DEVICE, &count, &error);
+    uint64_t notified = wh_take_u64(request);
     uint64_t created = wh_take_u64(request);
     uint64_t *handles = wh_take_out(request, &capacity);
     if (wh_request_failed(request) || handles == NULL) {
         return -EBADMSG;
     }
     if (error == CL_SUCCESS) {
-        context = wh_cl->clCreateContext(properties, count, devices, NULL, NULL, &error);
+        context = wh_cl->clCreateContext(properties, count, devices,
+                                         wh_cl_context_notify(request, notified),
+                                         (void *)(uintptr_t)notified, &error);
     }
     return reply_context(request, WH_OP_clCreateContext, context, created, error, count, devices,
                          given_handles, handles, capacity);
@@ -202,12 +205,15 @@ int wh_skeleton_clCreateContextFromType(struct wh_request *request)
     size_t capacity = 0;
     const cl_context_properties *properties = take_properties(request);
     cl_device_type type = wh_take_u64(request);
+    uint64_t notified = wh_take_u64(request);
     uint64_t created = wh_take_u64(request);
     uint64_t *handles = wh_take_out(request, &capacity);
     if (wh_request_failed(request) || handles == NULL) {
         return -EBADMSG;
     }
-    cl_context context = wh_cl->clCreateContextFromType(properties, type, NULL, NULL, &error);
+    cl_context context =
+        wh_cl->clCreateContextFromType(properties, type, wh_cl_context_notify(request, notified),
+                                       (void *)(uintptr_t)notified, &error);
     return reply_context(request, WH_OP_clCreateContextFromType, context, created, error, 0, NULL,
                          NULL, handles, capacity);
 }

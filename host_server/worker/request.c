@@ -6,6 +6,8 @@
 #include <stdlib.h>
 
 #include "backend.h"
+#include "callback.h"
+#include "output.h"
 #include "session.h"
 
 #define WH_FIRST_REPLY_BYTES 8192u
@@ -26,10 +28,13 @@ int wh_session_init(struct wh_session *session)
     pthread_mutex_init(&session->turn_lock, NULL);
     pthread_cond_init(&session->turn_changed, NULL);
     pthread_mutex_init(&session->staging_lock, NULL);
+    pthread_mutex_init(&session->notice_lock, NULL);
+    pthread_cond_init(&session->notice_set, NULL);
     session->turn = 1;
     session->wake_fd = -1;
     session->handles = wh_handle_table_create();
-    return session->handles != NULL ? 0 : -ENOMEM;
+    session->callbacks = wh_callbacks_create();
+    return session->handles != NULL && session->callbacks != NULL ? 0 : -ENOMEM;
 }
 
 struct wh_executor *wh_executor_create(struct wh_session *session, size_t buffer_bytes,
@@ -440,6 +445,8 @@ int wh_execute(struct wh_executor *executor, const struct wh_request_header *hea
     reply->out_count = 0;
     reply->out_next = 0;
     executor->scratch_used_bytes = 0;
+    executor->settles = !request.oneway && (header->flags & WH_REQUEST_FLAG_SETTLES) != 0;
+    executor->batch = 0;
     wh_count(&executor->counters.messages, 1);
     const struct wh_backend *backend = executor->session->backend;
     int status = backend != NULL && backend->dispatch != NULL
@@ -467,6 +474,7 @@ void wh_fill_reply_header(struct wh_executor *executor, struct wh_reply_header *
     header->status = status;
     header->async_error = (int32_t)(uint32_t)async;
     header->async_opcode = (uint32_t)(async >> 32);
-    header->reserved = 0;
+    uint32_t number = executor->settles ? executor->batch : wh_callbacks_queued(session);
+    header->notices = wh_output_notice(session) | number << WH_BATCH_SHIFT;
     wh_count(&executor->counters.replies, 1);
 }

@@ -23,6 +23,8 @@ struct wh_handle_table;
 struct wh_staging_area;
 struct wh_backend;
 struct wh_ring;
+struct wh_callbacks;
+struct wh_output;
 
 /* What a worker counts; per thread, summed by the main thread. */
 struct wh_worker_counters {
@@ -53,6 +55,14 @@ struct wh_session {
     uint32_t turn; /* sequence of the ordered request that may run */
     pthread_mutex_t staging_lock;
     struct wh_staging_area *staging;
+
+    /* What only we can know, see notice.h. */
+    struct wh_callbacks *callbacks;
+    struct wh_output *output; /* NULL: descriptor 1 is nobody's business */
+    bool output_is_direct;    /* the library writes to it, not through stdio */
+    pthread_mutex_t notice_lock;
+    pthread_cond_t notice_set;
+    uint64_t notices; /* enum wh_wait_for */
 
     bool notify_always;
     uint64_t spin_ticks;
@@ -88,6 +98,8 @@ struct wh_executor {
     bool leads;   /* holds the leader role (shared memory) or the turn (TCP) */
     bool yielded; /* has given the role up since it last looked at the head */
     uint32_t turn;
+    bool settles;   /* the request that runs takes the callbacks that it makes */
+    uint32_t batch; /* of those it made, 0 none */
     struct wh_worker_counters counters;
 };
 

@@ -76,7 +76,8 @@ def _core_skeleton(function: Function) -> str:
         if argument.out == "value":
             body.append(f"    wh_reply_u64(request, {argument.name});")
         else:
-            body.append(f"    wh_reply_out(request, error != 0 ? 0 : {argument.size});")
+            written = argument.written or argument.size
+            body.append(f"    wh_reply_out(request, error != 0 ? 0 : {written});")
     body.append("    return error;\n}")
     return "\n".join(body) + "\n"
 

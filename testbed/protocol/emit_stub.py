@@ -51,6 +51,8 @@ def _core_stub(function: Function) -> str:
     body.append("    struct wh_call call;")
     body.append(f"    int error = wh_call_begin(&call, WH_OP_{function.name});")
     body.append("    if (error != 0) {\n        return error;\n    }")
+    if function.blocks:
+        body.append("    wh_call_blocks(&call);")
     body.extend(_put(a) for a in function.args if a.out != "value")
     if function.mode == "oneway":
         body.append("    return wh_call_oneway(&call);\n}")

@@ -1,7 +1,7 @@
 /*
  * context.c - devices and contexts.
  */
-#include "object.h"
+#include "callback.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -311,11 +311,19 @@ static cl_int make_context(struct wh_call *call, struct wh_cl_object *object,
     return keep_context(object, properties, devices, count);
 }
 
-typedef void(CL_CALLBACK *notify_function)(const char *, const void *, size_t, void *);
+/* The function that is told of the context's errors; it ends with the object. */
+static void put_notify(struct wh_call *call, struct wh_cl_object *object, wh_cl_notify function,
+                       void *data)
+{
+    if (function != NULL) {
+        object->u.of_context.notify = wh_cl_notify_add(function, data);
+    }
+    wh_put_u64(call, object->u.of_context.notify);
+}
 
 cl_context CL_API_CALL wh_stub_clCreateContext(const cl_context_properties *properties,
                                                cl_uint num_devices, const cl_device_id *devices,
-                                               notify_function pfn_notify, void *user_data,
+                                               wh_cl_notify pfn_notify, void *user_data,
                                                cl_int *errcode_ret)
 {
     struct wh_call call;
@@ -341,13 +349,14 @@ cl_context CL_API_CALL wh_stub_clCreateContext(const cl_context_properties *prop
     }
     put_properties(&call, properties);
     wh_cl_put_handles(&call, (const void *const *)devices, num_devices);
+    put_notify(&call, object, pfn_notify, user_data);
     error = make_context(&call, object, properties, num_devices, devices);
     return wh_cl_created(object, error, errcode_ret);
 }
 
 cl_context CL_API_CALL wh_stub_clCreateContextFromType(const cl_context_properties *properties,
                                                        cl_device_type device_type,
-                                                       notify_function pfn_notify, void *user_data,
+                                                       wh_cl_notify pfn_notify, void *user_data,
                                                        cl_int *errcode_ret)
 {
     struct wh_call call;
@@ -369,6 +378,7 @@ cl_context CL_API_CALL wh_stub_clCreateContextFromType(const cl_context_properti
     }
     put_properties(&call, properties);
     wh_put_u64(&call, device_type);
+    put_notify(&call, object, pfn_notify, user_data);
     error = make_context(&call, object, properties, 0, NULL);
     return wh_cl_created(object, error, errcode_ret);
 }

@@ -73,7 +73,11 @@ static bool answer_references(const struct wh_cl_query *query, const struct wh_c
     if (!wh_local_answers()) {
         return false;
     }
-    return answer_uint(query, __atomic_load_n(&object->references, __ATOMIC_RELAXED), error);
+    cl_uint references = __atomic_load_n(&object->references, __ATOMIC_RELAXED);
+    if (object->kind == WH_KIND_EVENT) {
+        references -= __atomic_load_n(&object->callbacks, __ATOMIC_RELAXED); /* our own holds */
+    }
+    return answer_uint(query, references, error);
 }
 
 /* A device of a context has no reference more for it. */

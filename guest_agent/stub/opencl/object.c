@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "callback.h"
 #include "wh_opencl_kinds.h"
 #include "wh_opencl_stub.h"
 #include "wh_wire.h"
@@ -25,16 +26,21 @@ static uint8_t *slab;
 static uint32_t used_cells = FIRST_FREE_CELL;
 static struct wh_cl_object *free_list;
 static pthread_mutex_t slab_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Message for message, the last release must be the last one to arrive, also where the stub's own
+ * thread releases what a callback held. */
+static pthread_mutex_t release_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t slab_once = PTHREAD_ONCE_INIT;
 
 static void lock_slab(void)
 {
+    pthread_mutex_lock(&release_lock);
     pthread_mutex_lock(&slab_lock);
 }
 
 static void unlock_slab(void)
 {
     pthread_mutex_unlock(&slab_lock);
+    pthread_mutex_unlock(&release_lock);
 }
 
 static struct wh_cl_object *cell(uint32_t index)
@@ -172,6 +178,7 @@ static void free_parts(struct wh_cl_object *object, uint32_t kind)
     if (kind == WH_KIND_CONTEXT) {
         free(object->u.of_context.properties);
         free(object->u.of_context.devices);
+        wh_cl_notify_end(object->u.of_context.notify);
     } else if (kind == WH_KIND_MEM) {
         wh_cl_maps_free(object);
         wh_backing_free(&object->u.of_mem.backing, true);
@@ -184,14 +191,40 @@ static void free_parts(struct wh_cl_object *object, uint32_t kind)
     }
 }
 
+/* The lock is held. */
+static void give_back_when_done(struct wh_cl_object *object)
+{
+    if (object->ended && object->callbacks == 0) {
+        object->ended = false;
+        object->parent = free_list;
+        free_list = object;
+    }
+}
+
 static void free_cell(struct wh_cl_object *object)
 {
     uint32_t kind = object->kind;
     __atomic_store_n(&object->kind, 0, __ATOMIC_RELEASE);
     free_parts(object, kind);
     pthread_mutex_lock(&slab_lock);
-    object->parent = free_list;
-    free_list = object;
+    object->ended = true;
+    give_back_when_done(object);
+    pthread_mutex_unlock(&slab_lock);
+}
+
+void wh_cl_callback_began(struct wh_cl_object *object)
+{
+    pthread_mutex_lock(&slab_lock);
+    object->called = true;
+    __atomic_store_n(&object->callbacks, object->callbacks + 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&slab_lock);
+}
+
+void wh_cl_callback_ended(struct wh_cl_object *object)
+{
+    pthread_mutex_lock(&slab_lock);
+    __atomic_store_n(&object->callbacks, object->callbacks - 1, __ATOMIC_RELAXED);
+    give_back_when_done(object);
     pthread_mutex_unlock(&slab_lock);
 }
 
@@ -205,6 +238,11 @@ void wh_cl_set_parent(struct wh_cl_object *object, struct wh_cl_object *parent)
     wh_cl_hold(parent);
     object->parent = parent;
     object->context = parent->kind == WH_KIND_CONTEXT ? parent : parent->context;
+}
+
+void wh_cl_unhold(struct wh_cl_object *object)
+{
+    __atomic_fetch_sub(&object->references, 1, __ATOMIC_RELAXED);
 }
 
 static bool drop(struct wh_cl_object *object)
@@ -224,9 +262,9 @@ static uint16_t release_opcode(uint32_t kind)
 }
 
 /* The release message: the handle, whether it is the last, and parents whose handles end with it.
- */
+ * With callbacks it waits for those that it makes due. */
 static cl_int send_release(uint64_t handle, uint16_t opcode, bool last, const uint64_t *forgotten,
-                           size_t forgotten_count)
+                           size_t forgotten_count, bool callbacks)
 {
     struct wh_call call;
     if (wh_call_begin(&call, opcode) != 0) {
@@ -235,7 +273,9 @@ static cl_int send_release(uint64_t handle, uint16_t opcode, bool last, const ui
     wh_put_u64(&call, handle);
     wh_put_u64(&call, last);
     wh_put_blob(&call, forgotten_count > 0 ? forgotten : NULL, forgotten_count * sizeof(uint64_t));
-    if (wh_local_answers() && wh_oneway_calls()) {
+    if (callbacks) {
+        wh_call_settles(&call);
+    } else if (wh_local_answers() && wh_oneway_calls()) {
         return wh_call_oneway(&call) == 0 ? CL_SUCCESS : WH_CL_LOST;
     }
     return wh_cl_call_error(&call);
@@ -318,13 +358,19 @@ cl_int wh_cl_retain(void *pointer, uint32_t kind, uint16_t opcode)
     return wh_cl_call_error(&call);
 }
 
+static bool has_callbacks(const struct wh_cl_object *object)
+{
+    return __atomic_load_n(&object->callbacks, __ATOMIC_RELAXED) > 0;
+}
+
 /* Locally every object ends with a message of its own, parents after children. */
 static cl_int release_each(const struct ended *ended)
 {
     cl_int error = CL_SUCCESS;
     for (size_t i = 0; i < ended->count; i++) {
         const struct wh_cl_object *object = ended->objects[i];
-        cl_int own = send_release(object->handle, release_opcode(object->kind), true, NULL, 0);
+        cl_int own = send_release(object->handle, release_opcode(object->kind), true, NULL, 0,
+                                  has_callbacks(object));
         error = error == CL_SUCCESS ? own : error;
     }
     return error;
@@ -336,10 +382,14 @@ static cl_int release_one(const struct wh_cl_object *object, uint16_t opcode,
 {
     uint64_t forgotten[FORGOTTEN_MAX];
     size_t count = 0;
-    for (size_t i = 1; i < ended->count; i++) {
-        forgotten[count++] = ended->objects[i]->handle;
+    bool callbacks = false;
+    for (size_t i = 0; i < ended->count; i++) {
+        callbacks = callbacks || has_callbacks(ended->objects[i]);
+        if (i > 0) {
+            forgotten[count++] = ended->objects[i]->handle;
+        }
     }
-    return send_release(object->handle, opcode, ended->count > 0, forgotten, count);
+    return send_release(object->handle, opcode, ended->count > 0, forgotten, count, callbacks);
 }
 
 cl_int wh_cl_release(void *pointer, uint32_t kind, uint16_t opcode)
@@ -356,12 +406,22 @@ cl_int wh_cl_release(void *pointer, uint32_t kind, uint16_t opcode)
     }
     struct ended ended = {.count = 0};
     bool counted = kind != WH_KIND_DEVICE || wh_cl_is_sub_device(object);
+    bool ordered = object->called && !wh_local_answers();
+    if (ordered) {
+        pthread_mutex_lock(&release_lock);
+    }
     if (counted && drop(object)) {
         end_with_parents(object, &ended);
     }
     cl_int error = wh_local_answers() ? release_each(&ended) : release_one(object, opcode, &ended);
+    if (ordered) {
+        pthread_mutex_unlock(&release_lock);
+    }
     for (size_t i = 0; i < ended.count; i++) {
         free_cell(ended.objects[i]);
+    }
+    if (ended.count > 0) {
+        wh_cl_run_owed();
     }
     return error;
 }

@@ -43,6 +43,9 @@ struct wh_cl_object {
     uint32_t serial; /* session it belongs to */
     uint32_t kind;   /* 0: the cell is free */
     uint32_t references;
+    uint32_t callbacks;           /* registered and not run yet; an event is held by each */
+    bool called;                  /* has had a callback */
+    bool ended;                   /* but the cell is kept for callbacks */
     struct wh_cl_object *parent;  /* held: context, program, queue or buffer */
     struct wh_cl_object *context; /* held through the parents */
     struct wh_cl_info *infos;     /* answers that cannot change */
@@ -57,6 +60,7 @@ struct wh_cl_object {
             struct wh_cl_object **devices;
             uint32_t device_count;
             uint32_t host_memory; /* buffer.c: whether the devices work in the host's memory */
+            uint64_t notify;      /* number of the application's function for errors, 0 none */
         } of_context;
         struct {
             struct wh_cl_object *device;
@@ -139,6 +143,15 @@ static inline bool wh_cl_is_sub_device(const struct wh_cl_object *object)
 void wh_cl_hold_devices(const struct wh_cl_object *context);
 
 void wh_cl_hold(struct wh_cl_object *object);
+
+/* Takes back a hold that was not the last one. */
+void wh_cl_unhold(struct wh_cl_object *object);
+
+/* A callback of the object is registered, or has run or failed: its pointer means nothing else in
+ * between. */
+void wh_cl_callback_began(struct wh_cl_object *object);
+void wh_cl_callback_ended(struct wh_cl_object *object);
+
 void wh_cl_set_parent(struct wh_cl_object *object, struct wh_cl_object *parent);
 cl_int wh_cl_retain(void *pointer, uint32_t kind, uint16_t opcode);
 cl_int wh_cl_release(void *pointer, uint32_t kind, uint16_t opcode);

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE /* memmem */
 
 #include "object.h"
+#include "output.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,7 @@ cl_program CL_API_CALL wh_stub_clCreateProgramWithSource(cl_context context, cl_
     if (wh_call_begin(&call, WH_OP_clCreateProgramWithSource) == 0) {
         wh_put_u64(&call, wh_cl_handle(context));
         wh_put_blob(&call, joined, size);
+        wh_output_expect(joined, size);
         wh_put_u64(&call, object->handle);
         error = wh_cl_call_error(&call);
     }
@@ -136,6 +138,7 @@ cl_program CL_API_CALL wh_stub_clCreateProgramWithBinary(cl_context context, cl_
     wh_cl_put_handles(&call, (const void *const *)device_list, num_devices);
     for (cl_uint i = 0; i < num_devices; i++) {
         wh_put_blob(&call, binaries[i], lengths[i]);
+        wh_output_expect(binaries[i], lengths[i]);
     }
     wh_put_u64(&call, object->handle);
     wh_put_out(&call, num_devices * sizeof(cl_int), binary_status != NULL);
@@ -177,6 +180,7 @@ cl_int CL_API_CALL wh_stub_clBuildProgram(
             : wh_cl_expand_includes(object->u.of_program.source, object->u.of_program.source_bytes,
                                     options, &expanded_bytes);
     wh_put_blob(&call, expanded, expanded_bytes);
+    wh_output_expect(expanded, expanded_bytes);
     cl_int error = wh_cl_call_error(&call);
     free(expanded);
     memset(object->u.of_program.binary_bytes, 0,

@@ -1,8 +1,8 @@
 /*
  * wait.c - calls that show the application that commands are complete: clFinish, clWaitForEvents,
- * clGetEventInfo.
+ * clGetEventInfo; and the one by which it completes an event itself.
  */
-#include "object.h"
+#include "callback.h"
 
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
@@ -91,13 +91,15 @@ static cl_int wait_once(cl_uint count, const cl_event *events, uint64_t *next)
     return error;
 }
 
-/* Whether all events are known to be complete, so that nobody need be asked. */
+/* Whether all events are known to be complete and of one context, so that nobody need be asked. */
 static bool all_seen(cl_uint count, const cl_event *events, cl_int *error)
 {
+    const struct wh_cl_object *first = (const struct wh_cl_object *)events[0];
     *error = CL_SUCCESS;
     for (cl_uint i = 0; i < count; i++) {
-        int32_t status = wh_cl_event_status((const struct wh_cl_object *)events[i]);
-        if (status > CL_COMPLETE) {
+        const struct wh_cl_object *event = (const struct wh_cl_object *)events[i];
+        int32_t status = wh_cl_event_status(event);
+        if (status > CL_COMPLETE || event->context != first->context) {
             return false;
         }
         if (status < 0) {
@@ -162,6 +164,16 @@ static cl_int ask_event(const struct wh_cl_query *query, uint64_t *next)
     return error;
 }
 
+/* Each callback that has not run yet has a reference on the server that is not the application's.
+ */
+static void leave_out_callbacks(const struct wh_cl_query *query, const struct wh_cl_object *event)
+{
+    if (query->param == CL_EVENT_REFERENCE_COUNT && query->value != NULL) {
+        cl_uint *count = query->value;
+        *count -= __atomic_load_n(&event->callbacks, __ATOMIC_RELAXED);
+    }
+}
+
 cl_int CL_API_CALL wh_stub_clGetEventInfo(cl_event event, cl_event_info param_name,
                                           size_t param_value_size, void *param_value,
                                           size_t *param_value_size_ret)
@@ -195,6 +207,25 @@ cl_int CL_API_CALL wh_stub_clGetEventInfo(cl_event event, cl_event_info param_na
     }
     if (error == CL_SUCCESS && !wh_local_answers()) {
         (void)wh_cl_own_answer(&query, &error); /* what the server must not know */
+        leave_out_callbacks(&query, object);
     }
+    return error;
+}
+
+cl_int CL_API_CALL wh_stub_clSetUserEventStatus(cl_event event, cl_int execution_status)
+{
+    struct wh_call call;
+    wh_count_api_call(WH_OP_clSetUserEventStatus);
+    if (!wh_cl_live(event, WH_KIND_EVENT)) {
+        return CL_INVALID_EVENT;
+    }
+    if (wh_call_begin(&call, WH_OP_clSetUserEventStatus) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_call_settles(&call);
+    wh_put_u64(&call, wh_cl_handle(event));
+    wh_put_u64(&call, (uint64_t)execution_status);
+    cl_int error = wh_cl_call_error(&call);
+    wh_cl_run_owed();
     return error;
 }
