@@ -22,6 +22,7 @@ from testbed.machine.host_server import HostServerConfig
 from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
 from testbed.machine.served_guest import ServedGuest, served_guest
+from testbed.tests.clients import compile_client, scenarios
 
 pytestmark = [pytest.mark.vm, pytest.mark.native, pytest.mark.opencl]
 
@@ -78,6 +79,24 @@ def test_an_application_trains_as_natively(served: ServedGuest) -> None:
     verdict = check_trajectory(reference(bundle), trained, workload.tolerance, workload.steps)
     assert verdict.passed, verdict.reason
     assert verdict.compared == workload.steps
+
+
+def test_callbacks_and_printing_kernels(served: ServedGuest, tmp_path: Path) -> None:
+    calls = compile_client(tmp_path, "opencl_callbacks")
+    printer = compile_client(tmp_path, "opencl_print")
+    served.vm.ssh.put({"/tmp/calls": calls, "/tmp/printer": printer}, timeout_s=LIMIT_S)
+    served.vm.ssh.run(["chmod", "755", "/tmp/calls", "/tmp/printer"], timeout_s=LIMIT_S, check=True)
+    names = [*scenarios(calls), "ends_in_callback"]
+    done = served.vm.guest.run(["/tmp/calls", *names], timeout_s=LIMIT_S)
+    assert done.status == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{name} ok" for name in names]
+    for scenario in ("lines", "unbuffered", "end"):
+        native = subprocess.run(
+            [printer, scenario], capture_output=True, text=True, timeout=LIMIT_S, check=True
+        )
+        done = served.vm.guest.run(["/tmp/printer", scenario], timeout_s=LIMIT_S)
+        assert done.status == 0, done.stderr
+        assert done.stdout == native.stdout, scenario
 
 
 def test_a_killed_application_leaves_nothing(served: ServedGuest) -> None:
