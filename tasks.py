@@ -237,6 +237,29 @@ def suites(
     require_agreement(done)
 
 
+@task(
+    help={
+        "placement": PLACEMENT_HELP,
+        "system": SYSTEM_HELP,
+        "device": "accelerator of the host: pocl or oclgrind",
+        "json": JSON_HELP,
+    }
+)
+@guarded
+def differential(
+    _: Context,
+    placement: str = "process",
+    system: str = "wormhole",
+    device: str = "pocl",
+    json: bool = False,
+) -> None:
+    """Run the same OpenCL cases natively and forwarded; `-- GROUP...` runs only those groups."""
+    from testbed.cli import command_after_dashes
+    from testbed.experiment.differential import differential as run_cases
+
+    run_cases(placement, system, device, command_after_dashes(), json)
+
+
 @task(help={"name": "name of the VM", "memory-mib": "memory in MiB", "cores": "virtual processors"})
 @guarded
 def vm_boot(_: Context, name: str = "wormhole", memory_mib: int = 1024, cores: int = 2) -> None:
@@ -324,7 +347,20 @@ def test(_: Context) -> None:
 def _collection() -> Collection:
     """Task names as users type them: groups with a dot."""
     top = Collection(
-        *(doctor, reproduce, run, plot, execute, record, replay, suites, generate, check, test)
+        *(
+            doctor,
+            reproduce,
+            run,
+            plot,
+            execute,
+            record,
+            replay,
+            suites,
+            differential,
+            generate,
+            check,
+            test,
+        )
     )
     for name, members in (
         ("bench", {"call": bench_call, "copy": bench_copy}),

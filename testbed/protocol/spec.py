@@ -264,6 +264,7 @@ class Function:
     immutable: str
     opaque: tuple[str, ...]
     volatile: tuple[str, ...]
+    differs: tuple[tuple[str, str], ...]
     keep_function: str
     keep_arguments: tuple[str, ...]
     manual_stub: str
@@ -375,6 +376,7 @@ def _function(entry: dict[str, Any]) -> Function:
         immutable=entry.get("immutable", ""),
         opaque=tuple(entry.get("opaque", ())),
         volatile=("all",) if volatile == "all" else tuple(volatile),
+        differs=tuple(entry.get("differs", {}).items()),
         keep_function=keep.get("function", ""),
         keep_arguments=tuple(keep.get("arguments", ())),
         manual_stub=manual.get("stub", ""),
