@@ -9,9 +9,9 @@ from testbed.experiment.suites import parsers
 from testbed.experiment.suites.suite import FEWER, SKIPS, Source, Step, Suite, Truth
 
 PYTEST = ("pytest==8.4.2", "pytest-timeout==2.4.0")
-PYOPENCL = "pyopencl==2025.2.7"
-NUMPY = "numpy==2.2.6"
-TEST_LIMIT_S = 120
+PYOPENCL = "pyopencl==2025.1"
+NUMPY = "numpy==2.4.6"
+TEST_LIMIT_S = 300
 
 # Of each level of BLAS some; all would take an hour.
 CLBLAST_ROUTINES = (
@@ -140,10 +140,9 @@ SUITES = (
             _clfft("4096 double out of place", "-x", "4096", "--double", "-o"),
             _clfft("2048 planar", "-x", "2048", "--inLayout", "2", "--outLayout", "2"),
             _clfft("512 real", "-x", "512", "--inLayout", "5", "--outLayout", "3", "-o"),
-            _clfft("256 profiled", "-x", "256", "-p", "10"),
         ),
         debian=("clfft-client",),
-        guest=("256 profiled",),
+        guest=("1024",),
         short=("1024",),
     ),
     Suite(
@@ -172,8 +171,8 @@ SUITES = (
             _pytest("algorithm", "test_algorithm.py", timeout_s=1800.0),
             _pytest("math", "test_clmath.py", "test_clrandom.py", "test_arrays_in_structs.py"),
         ),
-        python=(PYOPENCL, NUMPY, "mako==1.3.10", *PYTEST),
-        source=Source("pyopencl", "2025.2.7", "test"),
+        python=(PYOPENCL, NUMPY, "mako==1.4.3", *PYTEST),
+        source=Source("pyopencl", "2025.1", "test"),
         truths=(Truth(r"wrapper: .*svm.*", SKIPS, NO_SVM),),
         guest=("wrapper",),
         short=("wrapper",),
@@ -187,7 +186,7 @@ SUITES = (
             _pytest("reduce", "test_algorithms/test_reduce.py", timeout_s=1800.0),
             _pytest("fft", "test_fft/test_fftshift.py", "test_linalg/test_norm.py"),
         ),
-        python=("reikna==0.9.0", PYOPENCL, NUMPY, "mako==1.3.10", *PYTEST),
+        python=("reikna==0.9.0", PYOPENCL, NUMPY, "mako==1.4.3", *PYTEST),
         source=Source("reikna", "0.9.0", "test"),
     ),
     Suite(
