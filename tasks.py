@@ -325,6 +325,37 @@ def generate(_: Context) -> None:
     main([])
 
 
+@task(help={"json": JSON_HELP, "renew": "record that the model fits the C as it is now"})
+@guarded
+def model(_: Context, json: bool = False, renew: bool = False) -> None:
+    """Check the protocol of sleeping and waking against every interleaving, with spin."""
+    from testbed.model import renew as record_sources
+    from testbed.model import run_model
+
+    if renew:
+        print("\n".join(record_sources()))
+    else:
+        run_model(json)
+
+
+@task(
+    help={
+        "clients": "number of clients over shared memory, and as many over TCP",
+        "guest-clients": "number of clients in a guest (0: boot none)",
+        "seed": "what decides which client is killed when",
+        "json": JSON_HELP,
+    }
+)
+@guarded
+def soak(
+    _: Context, clients: int = 200, guest_clients: int = 0, seed: int = 1, json: bool = False
+) -> None:
+    """Run many OpenCL clients, kill half of them, and count what is left on the host: nothing."""
+    from testbed.experiment.soak import run_soak
+
+    run_soak(clients, guest_clients, seed, json)
+
+
 @task
 @guarded
 def check(_: Context) -> None:
@@ -347,20 +378,8 @@ def test(_: Context) -> None:
 def _collection() -> Collection:
     """Task names as users type them: groups with a dot."""
     top = Collection(
-        *(
-            doctor,
-            reproduce,
-            run,
-            plot,
-            execute,
-            record,
-            replay,
-            suites,
-            differential,
-            generate,
-            check,
-            test,
-        )
+        *(doctor, reproduce, run, plot, execute, record, replay, suites, differential),
+        *(generate, model, soak, check, test),
     )
     for name, members in (
         ("bench", {"call": bench_call, "copy": bench_copy}),
