@@ -356,6 +356,28 @@ def soak(
     run_soak(clients, guest_clients, seed, json)
 
 
+@task(
+    help={
+        "calls": "number of calls, a quarter each for two programs and two spin bounds",
+        "pingpongs": "number of single messages with a pause around the spin bound",
+        "seed": "what decides the calls and their contents",
+        "json": JSON_HELP,
+    }
+)
+@guarded
+def drift(
+    _: Context,
+    calls: int = 10_000_000,
+    pingpongs: int = 1_000_000,
+    seed: int = 1,
+    json: bool = False,
+) -> None:
+    """Make calls by the million from eight threads and check every result."""
+    from testbed.experiment.drift import run_drift
+
+    run_drift(calls, pingpongs, seed, json)
+
+
 @task
 @guarded
 def check(_: Context) -> None:
@@ -379,7 +401,7 @@ def _collection() -> Collection:
     """Task names as users type them: groups with a dot."""
     top = Collection(
         *(doctor, reproduce, run, plot, execute, record, replay, suites, differential),
-        *(generate, model, soak, check, test),
+        *(generate, model, soak, drift, check, test),
     )
     for name, members in (
         ("bench", {"call": bench_call, "copy": bench_copy}),

@@ -24,6 +24,7 @@ STUB = Path("guest_agent/stub")
 OPENCL_STUB = STUB / "opencl"
 BENCH = Path("guest_agent/bench")
 BENCH_COPY = BENCH / "copy"
+STRESS = Path("guest_agent/stress")
 WORKER = Path("host_server/worker")
 REPLAY = Path("host_server/replay")
 FUZZ = Path("host_server/fuzz")
@@ -80,6 +81,11 @@ class NativeBuild:
     def fuzz(self) -> Path:
         """The fuzzer; only in a build with tests."""
         return self.directory / "wormhole-fuzz"
+
+    @property
+    def stress(self) -> Path:
+        """The client that checks calls of the runtime by the million."""
+        return self.directory / "wormhole-stress"
 
     @property
     def replay(self) -> Path:
@@ -210,6 +216,7 @@ def _programs(generated: Path) -> list[_Program]:
         _Program("wormhole-worker", worker, ("-ldl",)),
         _Program("wormhole-bench", (*_units(BENCH, (STUB,)), *runtime)),
         _Program("wormhole-bench-copy", _units(BENCH_COPY, ()), ("-ldl",)),
+        _Program("wormhole-stress", (_Unit(STRESS / "core_stress.c", (STUB,)), *runtime)),
     ]
     if (REPOSITORY / REPLAY).is_dir():
         replay = (
@@ -269,7 +276,7 @@ def _generated(generated: Path, prefix: str, includes: tuple[Path, ...]) -> tupl
 def _all_sources() -> list[Path]:
     """Everything that can change the result besides the generated code."""
     directories = (
-        *(STUB, OPENCL_STUB, STUB / "tests", BENCH, BENCH_COPY),
+        *(STUB, OPENCL_STUB, STUB / "tests", BENCH, BENCH_COPY, STRESS),
         *(WORKER, WORKER / "tests", REPLAY, FUZZ, CODEC),
     )
     found = [
