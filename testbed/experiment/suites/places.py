@@ -21,7 +21,7 @@ from testbed.experiment.suites.fetch import Kit
 from testbed.experiment.suites.suite import Output, Step, Suite
 from testbed.experiment.systems import System
 from testbed.machine.host_server import HostServerConfig, host_server
-from testbed.machine.native_build import native_build
+from testbed.machine.native_build import NativeBuild
 from testbed.machine.qemu_argv import VmConfig
 from testbed.machine.served_guest import ServedGuest, served_guest
 
@@ -130,12 +130,16 @@ class InGuest:
 
 
 @contextmanager
-def place(chosen: System, placement: str, folder: Path) -> Iterator[Place]:
-    """Where a system runs programs in a placement; `folder` gets the server's and VM's files."""
-    if chosen.is_native:
+def place(
+    chosen: System, placement: str, folder: Path, build: NativeBuild | None
+) -> Iterator[Place]:
+    """Where a system runs programs in a placement; `folder` gets the server's and VM's files.
+
+    `build` None is for native alone.
+    """
+    if chosen.is_native or build is None:
         yield Host(kept_environment())
         return
-    build = native_build()
     tcp = chosen.transport == "tcp"
     if placement == "guest":
         config = HostServerConfig(tcp=True, worker=build.worker)

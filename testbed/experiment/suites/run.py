@@ -10,7 +10,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from testbed.experiment.suites.catalogue import find_suites
 from testbed.experiment.suites.compare import Comparison, Difference, compare, counts
 from testbed.experiment.suites.fetch import Kit, fetch
 from testbed.experiment.suites.places import place
-from testbed.experiment.suites.suite import Outcome, Step, Suite
-from testbed.experiment.systems import check_placement, system
+from testbed.experiment.suites.suite import Outcome, Output, Step, Suite
+from testbed.experiment.systems import System, check_placement, system
+from testbed.machine.native_build import NativeBuild, native_build
 from testbed.progress import format_duration
 
 RESULTS = Path(__file__).resolve().parent.parent.parent.parent / "results"
@@ -56,19 +57,24 @@ def run_suites(request: Request, say: Say) -> tuple[list[Comparison], Path]:
     if not suites:
         raise TestbedError("none of these suites runs there", "leave --only out")
     kept = _read_outcomes(request.native) if request.native else {}
+    # Once, so that all is run with one build, even if the checkout changes meanwhile.
+    built = native_build()
     folder = _run_folder(request.out)
     done = []
     for suite, steps in suites:
-        kit = fetch(suite)
-        native = kept.get(suite.name)
-        if native is None:
-            native = _outcomes(suite, steps, kit, "native", "process", folder, say)
-        else:
+        run = _Run(suite, steps, fetch(suite), folder, say)
+        if suite.name in kept:
             names = tuple(f"{step.name}:" for step in steps)
-            native = {test: end for test, end in native.items() if test.startswith(names)}
-        ours = _outcomes(suite, steps, kit, request.system, request.placement, folder, say)
+            native = {t: end for t, end in kept[suite.name].items() if t.startswith(names)}
+        else:
+            native = run.outcomes(system("native"), "process", None)
+        ours = run.outcomes(chosen, request.placement, built)
         comparison = compare(suite.name, native, ours, suite.truths)
-        _keep(folder, request, kit, comparison)
+        conditions = {"system": chosen.name, "placement": request.placement}
+        _append(
+            folder / "suites.jsonl",
+            [{**conditions, **as_json([comparison])[0], "versions": run.kit.versions}],
+        )
         done.append(comparison)
     return done, folder
 
@@ -108,58 +114,62 @@ def _steps(suite: Suite, request: Request) -> tuple[Step, ...]:
     return tuple(step for step in suite.steps if wanted is None or step.name in wanted)
 
 
-def _outcomes(
-    suite: Suite,
-    steps: Sequence[Step],
-    kit: Kit,
-    system_name: str,
-    placement: str,
-    folder: Path,
-    say: Say,
-) -> dict[str, Outcome]:
-    """Every test of a suite under one system; names begin with the step's."""
-    outcomes: dict[str, Outcome] = {}
-    where = system_name if system_name == "native" else f"{system_name} in {placement} placement"
-    with tempfile.TemporaryDirectory(prefix="wormhole-suite-") as temporary:
-        top = Path(temporary)
-        with place(system(system_name), placement, top) as runs:
-            for number, step in enumerate(steps):
-                begin_s = time.monotonic()
-                work = top / f"work-{number}"
-                output = runs.run(step, kit, work)
-                found = step.parse(output)
-                for test, end in found.items():
-                    outcomes[f"{step.name}: {test}"] = end
-                logs = folder / "logs" / suite.name / system_name / step.name.replace("/", "-")
-                logs.mkdir(parents=True, exist_ok=True)
-                (logs / "stdout").write_text(output.stdout, encoding="utf-8")
-                (logs / "stderr").write_text(output.stderr, encoding="utf-8")
-                shutil.rmtree(work, ignore_errors=True)
-                took = format_duration(time.monotonic() - begin_s)
-                passed, failed, skipped = counts(found)
-                say(
-                    f"suites: {suite.name} {step.name}, {where}: {passed} passed, "
-                    f"{failed} failed, {skipped} skipped ({took})"
-                )
-    return outcomes
+@dataclass(frozen=True)
+class _Run:
+    """One suite with what it needs; `folder` is the run's directory."""
+
+    suite: Suite
+    steps: Sequence[Step]
+    kit: Kit
+    folder: Path
+    say: Say
+
+    def outcomes(
+        self, chosen: System, placement: str, built: NativeBuild | None
+    ) -> dict[str, Outcome]:
+        """Every test under one system; names begin with the step's. They are kept at once."""
+        outcomes: dict[str, Outcome] = {}
+        with tempfile.TemporaryDirectory(prefix="wormhole-suite-") as temporary:
+            top = Path(temporary)
+            with place(chosen, placement, top, built) as runs:
+                for number, step in enumerate(self.steps):
+                    begin_s = time.monotonic()
+                    output = runs.run(step, self.kit, top / f"work-{number}")
+                    shutil.rmtree(top / f"work-{number}", ignore_errors=True)
+                    found = {f"{step.name}: {t}": end for t, end in step.parse(output).items()}
+                    self._keep(chosen.name, step, output, found)
+                    outcomes |= found
+                    where = "" if chosen.is_native else f" in {placement} placement"
+                    numbers = "{} passed, {} failed, {} skipped".format(*counts(found))
+                    took = format_duration(time.monotonic() - begin_s)
+                    what = f"{self.suite.name} {step.name}, {chosen.name}{where}"
+                    self.say(f"suites: {what}: {numbers} ({took})")
+        return outcomes
+
+    def _keep(
+        self, system_name: str, step: Step, output: Output, found: Mapping[str, Outcome]
+    ) -> None:
+        about = {"suite": self.suite.name, "system": system_name}
+        lines = [{**about, "test": test, **asdict(end)} for test, end in found.items()]
+        _append(self.folder / "outcomes.jsonl", lines)
+        step_folder = step.name.replace("/", "-")
+        logs = self.folder / "logs" / self.suite.name / system_name / step_folder
+        logs.mkdir(parents=True, exist_ok=True)
+        (logs / "stdout").write_text(output.stdout, encoding="utf-8")
+        (logs / "stderr").write_text(output.stderr, encoding="utf-8")
+        if step.result:
+            (logs / Path(step.result).name).write_bytes(output.result)
+
+
+def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("a", encoding="utf-8") as sink:
+        sink.writelines(json.dumps(line) + "\n" for line in lines)
 
 
 def _run_folder(out: Path) -> Path:
     folder = out / f"{utc_now().replace(':', '').replace('-', '')}-{commit().short}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _keep(folder: Path, request: Request, kit: Kit, done: Comparison) -> None:
-    conditions = {"system": request.system, "placement": request.placement}
-    [entry] = as_json([done])
-    with (folder / "suites.jsonl").open("a", encoding="utf-8") as sink:
-        sink.write(json.dumps({**conditions, **entry, "versions": kit.versions}) + "\n")
-    with (folder / "outcomes.jsonl").open("a", encoding="utf-8") as sink:
-        for name, side in (("native", done.native), (request.system, done.forwarded)):
-            for test, end in side.items():
-                line = {"suite": done.suite, "system": name, "test": test, **asdict(end)}
-                sink.write(json.dumps(line) + "\n")
 
 
 def _read_outcomes(folder: Path) -> dict[str, dict[str, Outcome]]:
