@@ -101,7 +101,7 @@ def test_forwarded_as_native_under_sanitizers(
     """Leaks are not looked for: objects in use at exit are no leak."""
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     checked = _compile(client.name, tmp_path, *flags)
-    argv = [checked, *_scenarios(client)]
+    argv: list[str | Path] = [checked, *_scenarios(client)]
     shown = _forwarded(argv, SYSTEMS[0], tmp_path, "address", ASAN_OPTIONS="detect_leaks=0")
     assert shown == native
 
