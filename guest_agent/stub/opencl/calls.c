@@ -5,9 +5,15 @@
 
 #include <stdlib.h>
 
-#define SHAPE_COUNT 8192u /* direct-mapped: a shape that lost its place is a round trip again */
+/*
+ * Known shapes, each in one of the ways of its set. A full set gives a place away in turn, and the
+ * shape that lost it is a round trip again.
+ */
+#define SHAPE_SETS 2048u
+#define SHAPE_WAYS 4u
 
-static uint64_t shapes[SHAPE_COUNT];
+static uint64_t shapes[SHAPE_SETS][SHAPE_WAYS];
+static uint32_t shapes_learnt;
 
 cl_int wh_cl_call_sync(struct wh_call *call)
 {
@@ -93,16 +99,38 @@ static uint64_t of_session(uint64_t shape)
     return shape == 0 ? 1 : shape;
 }
 
-bool wh_cl_shape_known(uint64_t shape)
+static bool known(uint64_t shape)
 {
-    shape = of_session(shape);
-    return __atomic_load_n(&shapes[shape % SHAPE_COUNT], __ATOMIC_RELAXED) == shape;
+    const uint64_t *set = shapes[shape % SHAPE_SETS];
+    for (uint32_t way = 0; way < SHAPE_WAYS; way++) {
+        if (__atomic_load_n(&set[way], __ATOMIC_RELAXED) == shape) {
+            return true;
+        }
+    }
+    return false;
 }
 
+bool wh_cl_shape_known(uint64_t shape)
+{
+    return known(of_session(shape));
+}
+
+/* Two threads may take the same place: then one of their shapes is a round trip once more. */
 void wh_cl_shape_learn(uint64_t shape)
 {
     shape = of_session(shape);
-    __atomic_store_n(&shapes[shape % SHAPE_COUNT], shape, __ATOMIC_RELAXED);
+    uint64_t *set = shapes[shape % SHAPE_SETS];
+    uint32_t place = __atomic_fetch_add(&shapes_learnt, 1, __ATOMIC_RELAXED) % SHAPE_WAYS;
+    if (known(shape)) {
+        return;
+    }
+    for (uint32_t way = 0; way < SHAPE_WAYS; way++) {
+        if (__atomic_load_n(&set[way], __ATOMIC_RELAXED) == 0) {
+            place = way;
+            break;
+        }
+    }
+    __atomic_store_n(&set[place], shape, __ATOMIC_RELAXED);
 }
 
 cl_int wh_cl_call_shape(struct wh_call *call, const void *queue, uint64_t shape)
