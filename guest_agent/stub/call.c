@@ -320,6 +320,35 @@ size_t wh_bulk_limit(void)
                                       : WH_TCP_MESSAGE_BYTES_MAX / 4;
 }
 
+int wh_send_large(const void *bytes, size_t size_bytes, uint64_t *token)
+{
+    int error = 0;
+    struct wh_client *client = wh_client_get(&error);
+    *token = 0;
+    if (client == NULL) {
+        return error;
+    }
+    const size_t limit = wh_bulk_limit();
+    if (size_bytes <= limit) {
+        return 0;
+    }
+    *token = __atomic_add_fetch(&client->token, 1, __ATOMIC_RELAXED);
+    for (size_t done = 0; done < size_bytes && error == 0;) {
+        size_t piece = size_bytes - done < limit ? size_bytes - done : limit;
+        error = whPutStaging(*token, size_bytes, done, (const uint8_t *)bytes + done, piece);
+        done += piece;
+    }
+    return error;
+}
+
+void wh_put_large(struct wh_call *call, const void *bytes, size_t size_bytes, uint64_t token)
+{
+    wh_put_u64(call, token);
+    if (token == 0) {
+        wh_put_blob(call, bytes, size_bytes);
+    }
+}
+
 static void add_out(struct wh_call *call, uint64_t location, size_t capacity_bytes)
 {
     if (call->out_count == WH_CALL_AREAS_MAX) {

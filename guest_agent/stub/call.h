@@ -80,6 +80,13 @@ void wh_put_u64(struct wh_call *call, uint64_t value);
 void wh_put_blob(struct wh_call *call, const void *bytes, size_t size_bytes);
 
 /*
+ * Data of any size: what one message cannot carry goes to the worker in pieces first, before the
+ * call begins. Then wh_put_large puts its token, or the bytes themselves if the token is 0.
+ */
+int wh_send_large(const void *bytes, size_t size_bytes, uint64_t *token);
+void wh_put_large(struct wh_call *call, const void *bytes, size_t size_bytes, uint64_t token);
+
+/*
  * Like wh_put_blob, for data that the worker may read after the call ended (non-blocking bulk
  * writes): the block is freed when the worker clears `busy`. At most wh_bulk_limit bytes: split
  * larger data. Ask wh_may_hold first, and use wh_put_blob and let the worker copy if it says no.

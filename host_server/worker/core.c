@@ -85,6 +85,12 @@ int wh_core_whFetch(struct wh_session *session, uint64_t token, uint64_t offset,
     return wh_staging_read(session, token, offset, data, size_bytes);
 }
 
+int wh_core_whPutStaging(struct wh_session *session, uint64_t token, uint64_t total_bytes,
+                         uint64_t offset, const void *data, uint64_t size_bytes)
+{
+    return wh_staging_write(session, token, total_bytes, offset, data, size_bytes);
+}
+
 int wh_core_whSleep(struct wh_session *session, uint64_t duration_us)
 {
     (void)session;

@@ -48,6 +48,16 @@ void *wh_cl_object(struct wh_request *request, uint64_t handle, uint8_t kind, cl
 /* A list of handles as objects, in memory that ends with the call. NULL and 0 for an empty one. */
 void **wh_cl_objects(struct wh_request *request, uint8_t kind, cl_uint *count, cl_int *error);
 
+/* A list of strings, in memory that ends with the call. NULL and 0 for none. */
+const char **wh_cl_strings(struct wh_request *request, cl_uint *count);
+
+/* A callback of the backend about a program, awaited in place of the client (NULL: not wanted). */
+struct wh_cl_notice;
+struct wh_cl_notice *wh_cl_notice_new(bool wanted, cl_int *error);
+void CL_CALLBACK wh_cl_notify(cl_program program, void *notice);
+void wh_cl_notice_wait(struct wh_cl_notice *notice, cl_int error);
+bool wh_cl_notice_end(struct wh_cl_notice *notice); /* whether it came */
+
 /* Gives a new object its handle. Without success it passes the error on; a handle in use ends the
  * session. */
 cl_int wh_cl_register(struct wh_request *request, uint64_t handle, uint8_t kind, void *object,

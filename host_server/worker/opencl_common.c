@@ -45,6 +45,34 @@ void **wh_cl_objects(struct wh_request *request, uint8_t kind, cl_uint *count, c
     return objects;
 }
 
+const char **wh_cl_strings(struct wh_request *request, cl_uint *count)
+{
+    size_t size_bytes = 0;
+    const char *text = wh_take_blob(request, &size_bytes, WH_CL_BLOB_BYTES_MAX);
+    *count = 0;
+    if (text == NULL) {
+        return NULL;
+    }
+    if (!wh_cl_string_ends(text, size_bytes)) {
+        request->failed = true;
+        return NULL;
+    }
+    size_t found = 0;
+    for (size_t at = 0; at < size_bytes; at += strlen(text + at) + 1) {
+        found++;
+    }
+    const char **strings =
+        found > UINT32_MAX ? NULL : wh_scratch(request, found * sizeof(*strings));
+    if (strings == NULL) {
+        request->failed = true;
+        return NULL;
+    }
+    for (size_t at = 0; at < size_bytes; at += strlen(text + at) + 1) {
+        strings[(*count)++] = text + at;
+    }
+    return strings;
+}
+
 static void release_object(uint8_t kind, void *object)
 {
     switch (kind) {

@@ -2,14 +2,86 @@
  * opencl_program.c - skeletons of programs.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "opencl_backend.h"
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
 #define KERNELS_MAX 65536u
+#define NOTICE_LIMIT_S 600 /* for the callback of a build */
+
+/* Shared by the call that waits and the backend that notifies: whoever is last frees it. */
+struct wh_cl_notice {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool came;
+    bool abandoned;
+};
+
+struct wh_cl_notice *wh_cl_notice_new(bool wanted, cl_int *error)
+{
+    if (!wanted || *error != CL_SUCCESS) {
+        return NULL;
+    }
+    struct wh_cl_notice *notice = calloc(1, sizeof(*notice));
+    if (notice == NULL) {
+        *error = CL_OUT_OF_HOST_MEMORY;
+        return NULL;
+    }
+    pthread_mutex_init(&notice->lock, NULL);
+    pthread_cond_init(&notice->changed, NULL);
+    return notice;
+}
+
+void CL_CALLBACK wh_cl_notify(cl_program program, void *data)
+{
+    struct wh_cl_notice *notice = data;
+    (void)program;
+    pthread_mutex_lock(&notice->lock);
+    bool abandoned = notice->abandoned;
+    notice->came = true;
+    pthread_cond_signal(&notice->changed);
+    pthread_mutex_unlock(&notice->lock);
+    if (abandoned) {
+        free(notice);
+    }
+}
+
+/* A build that began ends with its callback; one that was refused has called it by now or never
+ * will. */
+void wh_cl_notice_wait(struct wh_cl_notice *notice, cl_int error)
+{
+    struct timespec until;
+    if (notice == NULL || error != CL_SUCCESS) {
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += NOTICE_LIMIT_S;
+    pthread_mutex_lock(&notice->lock);
+    while (!notice->came &&
+           pthread_cond_timedwait(&notice->changed, &notice->lock, &until) != ETIMEDOUT) {
+    }
+    pthread_mutex_unlock(&notice->lock);
+}
+
+bool wh_cl_notice_end(struct wh_cl_notice *notice)
+{
+    if (notice == NULL) {
+        return false;
+    }
+    pthread_mutex_lock(&notice->lock);
+    bool came = notice->came;
+    notice->abandoned = true;
+    pthread_mutex_unlock(&notice->lock);
+    if (came) {
+        free(notice);
+    }
+    return came;
+}
 
 int wh_skeleton_clCreateProgramWithSource(struct wh_request *request)
 {
@@ -18,9 +90,11 @@ int wh_skeleton_clCreateProgramWithSource(struct wh_request *request)
     size_t size = 0;
     uint64_t handle = wh_take_u64(request);
     cl_context context = wh_cl_object(request, handle, WH_KIND_CONTEXT, &error);
-    const char *text = wh_take_blob(request, &size, WH_CL_BLOB_BYTES_MAX);
+    void *owned = NULL;
+    const char *text = wh_take_large(request, &size, WH_CL_BLOB_BYTES_MAX, &owned);
     uint64_t created = wh_take_u64(request);
     if (wh_request_failed(request) || text == NULL) {
+        free(owned);
         return -EBADMSG;
     }
     if (size == 0) {
@@ -29,9 +103,26 @@ int wh_skeleton_clCreateProgramWithSource(struct wh_request *request)
     if (error == CL_SUCCESS) {
         program = wh_cl->clCreateProgramWithSource(context, 1, &text, &size, &error);
     }
+    free(owned);
     error = wh_cl_register(request, created, WH_KIND_PROGRAM, program, error);
     wh_cl_reply_error(request, WH_OP_clCreateProgramWithSource, error);
     return 0;
+}
+
+/* Where each device's binary lies in the bytes of all; false if they are not all there. */
+static bool find_binaries(const uint8_t *bytes, size_t size_bytes, const uint64_t *sizes,
+                          cl_uint count, const unsigned char **binaries, size_t *lengths)
+{
+    for (cl_uint i = 0; i < count; i++) {
+        if (sizes[i] > size_bytes) {
+            return false;
+        }
+        binaries[i] = bytes;
+        lengths[i] = sizes[i];
+        bytes += sizes[i];
+        size_bytes -= sizes[i];
+    }
+    return true;
 }
 
 int wh_skeleton_clCreateProgramWithBinary(struct wh_request *request)
@@ -43,24 +134,28 @@ int wh_skeleton_clCreateProgramWithBinary(struct wh_request *request)
     size_t lengths[WH_CL_DEVICES_MAX];
     cl_int results[WH_CL_DEVICES_MAX] = {0};
     size_t capacity = 0;
+    size_t sizes_bytes = 0;
+    size_t bytes = 0;
     uint64_t handle = wh_take_u64(request);
     cl_context context = wh_cl_object(request, handle, WH_KIND_CONTEXT, &error);
     const cl_device_id *devices = (void *)wh_cl_objects(request, WH_KIND_DEVICE, &count, &error);
-    if (wh_request_failed(request) || count == 0 || count > WH_CL_DEVICES_MAX) {
-        return -EBADMSG;
-    }
-    for (cl_uint i = 0; i < count; i++) {
-        binaries[i] = wh_take_blob(request, &lengths[i], WH_CL_BLOB_BYTES_MAX);
-    }
+    const uint64_t *sizes = wh_take_blob(request, &sizes_bytes, sizeof(lengths));
+    void *owned = NULL;
+    const uint8_t *all = wh_take_large(request, &bytes, WH_CL_BLOB_BYTES_MAX, &owned);
     uint64_t created = wh_take_u64(request);
     cl_int *status = wh_take_out(request, &capacity);
-    if (wh_request_failed(request) || (status != NULL && capacity < count * sizeof(*status))) {
+    if (wh_request_failed(request) || count == 0 || count > WH_CL_DEVICES_MAX || sizes == NULL ||
+        all == NULL || sizes_bytes != count * sizeof(*sizes) ||
+        (status != NULL && capacity < count * sizeof(*status)) ||
+        !find_binaries(all, bytes, sizes, count, binaries, lengths)) {
+        free(owned);
         return -EBADMSG;
     }
     if (error == CL_SUCCESS) {
         program = wh_cl->clCreateProgramWithBinary(context, count, devices, lengths, binaries,
                                                    results, &error);
     }
+    free(owned);
     error = wh_cl_register(request, created, WH_KIND_PROGRAM, program, error);
     if (status != NULL) {
         memcpy(status, results, count * sizeof(*status));
@@ -70,61 +165,50 @@ int wh_skeleton_clCreateProgramWithBinary(struct wh_request *request)
     return 0;
 }
 
-/* The same program with the client's headers in its source, which it had to read itself. */
-static cl_int replace_source(struct wh_request *request, uint64_t handle, cl_program *program,
-                             const char *source, size_t source_bytes)
-{
-    cl_context context = NULL;
-    cl_int error =
-        wh_cl->clGetProgramInfo(*program, CL_PROGRAM_CONTEXT, sizeof(context), &context, NULL);
-    if (error != CL_SUCCESS) {
-        return error;
-    }
-    cl_program expanded =
-        wh_cl->clCreateProgramWithSource(context, 1, &source, &source_bytes, &error);
-    if (error != CL_SUCCESS) {
-        return error;
-    }
-    (void)wh_handle_remove(request->session, handle, WH_KIND_PROGRAM);
-    wh_cl->clReleaseProgram(*program);
-    *program = expanded;
-    return wh_cl_register(request, handle, WH_KIND_PROGRAM, expanded, CL_SUCCESS);
-}
-
-int wh_skeleton_clBuildProgram(struct wh_request *request)
+int wh_skeleton_clLinkProgram(struct wh_request *request)
 {
     cl_int error = CL_SUCCESS;
-    cl_uint count = 0;
+    cl_uint devices_count = 0;
+    cl_uint programs_count = 0;
     size_t options_bytes = 0;
-    size_t source_bytes = 0;
     uint64_t handle = wh_take_u64(request);
-    cl_program program = wh_cl_object(request, handle, WH_KIND_PROGRAM, &error);
-    const cl_device_id *devices = (void *)wh_cl_objects(request, WH_KIND_DEVICE, &count, &error);
+    cl_context context = wh_cl_object(request, handle, WH_KIND_CONTEXT, &error);
+    const cl_device_id *devices =
+        (void *)wh_cl_objects(request, WH_KIND_DEVICE, &devices_count, &error);
     const char *options = wh_take_blob(request, &options_bytes, WH_CL_BLOB_BYTES_MAX);
-    const char *source = wh_take_blob(request, &source_bytes, WH_CL_BLOB_BYTES_MAX);
+    const cl_program *programs =
+        (void *)wh_cl_objects(request, WH_KIND_PROGRAM, &programs_count, &error);
+    bool notify = wh_take_u64(request) != 0;
+    uint64_t created = wh_take_u64(request);
     if (wh_request_failed(request) || !wh_cl_string_ends(options, options_bytes)) {
         return -EBADMSG;
     }
-    if (error == CL_SUCCESS && program != NULL && source != NULL && source_bytes > 0) {
-        error = replace_source(request, handle, &program, source, source_bytes);
-    }
+    cl_program linked = NULL;
+    struct wh_cl_notice *notice = wh_cl_notice_new(notify, &error);
     if (error == CL_SUCCESS) {
         wh_block_begin(request->session);
-        error = wh_cl->clBuildProgram(program, count, devices, options, NULL, NULL);
+        linked = wh_cl->clLinkProgram(context, devices_count, devices, options, programs_count,
+                                      programs, notify ? wh_cl_notify : NULL, notice, &error);
+        wh_cl_notice_wait(notice, error);
         wh_block_end(request->session);
     }
-    wh_cl_reply_error(request, WH_OP_clBuildProgram, error);
+    cl_int kept = wh_cl_register(request, created, WH_KIND_PROGRAM, linked, CL_SUCCESS);
+    wh_cl_reply_error(request, WH_OP_clLinkProgram, error == CL_SUCCESS ? kept : error);
+    wh_reply_u64(request, linked != NULL && kept == CL_SUCCESS);
+    wh_reply_u64(request, wh_cl_notice_end(notice));
     return 0;
 }
 
-/* Binaries into the areas that the client made for them. */
-static cl_int get_binaries(cl_program program, size_t count, void *const *areas,
-                           const size_t *capacities, size_t *sizes)
+/* Binaries of the wanted devices, one after the other; their sizes must be those that the client
+ * made room for. */
+static cl_int get_binaries(cl_program program, size_t count, const uint64_t *known,
+                           const uint8_t *wanted, uint8_t *all, size_t capacity)
 {
     unsigned char *binaries[WH_CL_DEVICES_MAX] = {NULL};
+    size_t sizes[WH_CL_DEVICES_MAX] = {0};
     size_t found_bytes = 0;
-    cl_int error = wh_cl->clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES,
-                                           WH_CL_DEVICES_MAX * sizeof(size_t), sizes, &found_bytes);
+    cl_int error = wh_cl->clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof(sizes), sizes,
+                                           &found_bytes);
     if (error != CL_SUCCESS) {
         return error;
     }
@@ -132,10 +216,15 @@ static cl_int get_binaries(cl_program program, size_t count, void *const *areas,
         return CL_INVALID_VALUE;
     }
     for (size_t i = 0; i < count; i++) {
-        if (areas[i] != NULL && capacities[i] < sizes[i]) {
+        if (wanted[i] == 0) {
+            continue;
+        }
+        if (sizes[i] != known[i] || sizes[i] > capacity) {
             return CL_INVALID_VALUE;
         }
-        binaries[i] = areas[i];
+        binaries[i] = all;
+        all += sizes[i];
+        capacity -= sizes[i];
     }
     return wh_cl->clGetProgramInfo(program, CL_PROGRAM_BINARIES, count * sizeof(binaries[0]),
                                    binaries, NULL);
@@ -144,24 +233,27 @@ static cl_int get_binaries(cl_program program, size_t count, void *const *areas,
 static int reply_binaries(struct wh_request *request, cl_program program, cl_int error,
                           uint64_t count)
 {
-    void *areas[WH_CL_DEVICES_MAX];
-    size_t capacities[WH_CL_DEVICES_MAX];
-    size_t sizes[WH_CL_DEVICES_MAX] = {0};
-    if (count > WH_CL_DEVICES_MAX) {
-        return -EBADMSG;
-    }
-    for (uint64_t i = 0; i < count; i++) {
-        areas[i] = wh_take_out(request, &capacities[i]);
-    }
-    if (wh_request_failed(request)) {
+    size_t known_bytes = 0;
+    size_t wanted_bytes = 0;
+    size_t capacity = 0;
+    const uint64_t *known =
+        wh_take_blob(request, &known_bytes, WH_CL_DEVICES_MAX * sizeof(uint64_t));
+    const uint8_t *wanted = wh_take_blob(request, &wanted_bytes, WH_CL_DEVICES_MAX);
+    bool large = wh_take_u64(request) != 0;
+    uint64_t token = 0; /* the client fetches and releases it */
+    uint8_t *all =
+        large ? wh_take_staging(request, &capacity, &token) : wh_take_out(request, &capacity);
+    if (wh_request_failed(request) || count > WH_CL_DEVICES_MAX || known == NULL ||
+        wanted == NULL || known_bytes != count * sizeof(*known) || wanted_bytes != count) {
         return -EBADMSG;
     }
     if (error == CL_SUCCESS) {
-        error = get_binaries(program, count, areas, capacities, sizes);
+        error = get_binaries(program, count, known, wanted, all, capacity);
     }
+    wh_staging_settled(request->session, token);
     wh_cl_reply_error(request, WH_OP_clGetProgramInfo, error);
-    for (uint64_t i = 0; i < count; i++) {
-        wh_reply_out(request, error == CL_SUCCESS && areas[i] != NULL ? sizes[i] : 0);
+    if (!large) {
+        wh_reply_out(request, error == CL_SUCCESS ? capacity : 0);
     }
     return 0;
 }

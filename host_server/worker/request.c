@@ -19,6 +19,7 @@ struct wh_staging_area {
     void *bytes;
     bool busy;     /* the device may still write into it */
     bool released; /* by the client, while it was busy */
+    bool uploaded; /* the client's data for a call to come */
 };
 
 __thread struct wh_executor *wh_this_executor;
@@ -337,6 +338,66 @@ static void *register_staging(struct wh_session *session, uint64_t token, uint64
         return NULL;
     }
     return area->bytes;
+}
+
+int wh_staging_write(struct wh_session *session, uint64_t token, uint64_t total_bytes,
+                     uint64_t offset, const void *from, uint64_t size_bytes)
+{
+    int error = -ENOENT;
+    bool made = offset == 0;
+    if (made && register_staging(session, token, total_bytes) == NULL) {
+        return -ENOMEM;
+    }
+    pthread_mutex_lock(&session->staging_lock);
+    struct wh_staging_area *area = *find_staging(session, token);
+    if (area != NULL && made) {
+        area->busy = false;
+        area->uploaded = true;
+    }
+    if (area != NULL && area->uploaded) {
+        bool inside = offset <= area->size_bytes && size_bytes <= area->size_bytes - offset;
+        error = inside ? 0 : -EINVAL;
+    }
+    if (error == 0) {
+        memcpy((uint8_t *)area->bytes + offset, from, size_bytes);
+    }
+    pthread_mutex_unlock(&session->staging_lock);
+    return error;
+}
+
+/* Takes uploaded data out of the list; NULL if there is none under the token. */
+static void *take_uploaded(struct wh_session *session, uint64_t token, size_t *size_bytes)
+{
+    void *bytes = NULL;
+    *size_bytes = 0;
+    pthread_mutex_lock(&session->staging_lock);
+    struct wh_staging_area **link = find_staging(session, token);
+    struct wh_staging_area *area = *link;
+    if (area != NULL && area->uploaded) {
+        *link = area->next;
+        *size_bytes = area->size_bytes;
+        bytes = area->bytes;
+        free(area);
+    }
+    pthread_mutex_unlock(&session->staging_lock);
+    return bytes;
+}
+
+const void *wh_take_large(struct wh_request *request, size_t *size_bytes, size_t limit_bytes,
+                          void **owned)
+{
+    uint64_t token = wh_take_u64(request);
+    *owned = NULL;
+    if (token == 0) {
+        return wh_take_blob(request, size_bytes, limit_bytes);
+    }
+    void *bytes = take_uploaded(request->session, token, size_bytes);
+    if (bytes == NULL || *size_bytes > limit_bytes) {
+        free(bytes);
+        return fail(request);
+    }
+    *owned = bytes;
+    return bytes;
 }
 
 void *wh_take_staging(struct wh_request *request, size_t *size_bytes, uint64_t *token)

@@ -31,6 +31,11 @@ uint64_t wh_take_u64(struct wh_request *request);
  * failure. At most limit_bytes. */
 const void *wh_take_blob(struct wh_request *request, size_t *size_bytes, size_t limit_bytes);
 
+/* Like wh_take_blob, for what may have come in pieces before (whPutStaging): then *owned is to be
+ * freed. */
+const void *wh_take_large(struct wh_request *request, size_t *size_bytes, size_t limit_bytes,
+                          void **owned);
+
 /* Bytes that may lie in shared memory and change under us: only for bulk data that the backend
  * copies. *block is the token for wh_bulk_done (0: inline). */
 const void *wh_take_bulk(struct wh_request *request, size_t *size_bytes, uint64_t *block);
@@ -59,6 +64,11 @@ void wh_staging_done(struct wh_session *session, uint64_t token);
 /* Copies part of a token's buffer, which stays. 0, -ENOENT, or -EINVAL for a part outside it. */
 int wh_staging_read(struct wh_session *session, uint64_t token, uint64_t offset, void *to,
                     uint64_t size_bytes);
+
+/* Writes part of a token's buffer that the client fills; the part at offset 0 makes it. 0, -ENOMEM,
+ * or as above. */
+int wh_staging_write(struct wh_session *session, uint64_t token, uint64_t total_bytes,
+                     uint64_t offset, const void *from, uint64_t size_bytes);
 
 /* Memory until the call ends, for lists made of a request. NULL and a failed request without
  * memory. */

@@ -13,12 +13,14 @@ from testbed.protocol.emit_stub import TARGET
 from testbed.protocol.spec import Api, Argument, Function
 
 BLOB_BYTES_MAX = "WH_CL_BLOB_BYTES_MAX"
+STRING_BYTES_MAX = "WH_CORE_STRING_BYTES_MAX"
 
 
 def core_backend_header(api: Api) -> str:
     """What the worker implements of core.yaml."""
     out = [banner("core.yaml"), "#ifndef WH_CORE_BACKEND_H\n#define WH_CORE_BACKEND_H\n\n"]
-    out.append("#include <stdint.h>\n\nstruct wh_session;\n\n/* Each returns 0 or -errno. */\n")
+    out.append("#include <stdint.h>\n\n#define WH_CORE_STRING_BYTES_MAX 4096u\n\n")
+    out.append("struct wh_session;\n\n/* Each returns 0 or -errno. */\n")
     for function in api.functions:
         out.append(f"/* {function.doc} */\n")
         declarations = ["struct wh_session *session"] + [a.declaration for a in function.args]
@@ -51,6 +53,12 @@ def _core_skeleton(function: Function) -> str:
             body.append(
                 f"    {argument.declaration} = wh_take_bulk(request, &{name}_bytes, &{name}_block);"
             )
+        elif argument.string:
+            body.append(f"    size_t {name}_bytes = 0;")
+            body.append(
+                f"    {argument.declaration} = "
+                f"wh_take_blob(request, &{name}_bytes, {STRING_BYTES_MAX});"
+            )
         else:
             body.append(f"    {argument.type} {name} = wh_take_u64(request);")
     body.append("    if (wh_request_failed(request)) {\n        return -EBADMSG;\n    }")
@@ -61,6 +69,9 @@ def _core_skeleton(function: Function) -> str:
             body.append("        return -EBADMSG;\n    }")
         elif argument.in_bytes:
             body.append(f"    if ({name} == NULL || {name}_bytes < {argument.in_bytes}) {{")
+            body.append("        return -EBADMSG;\n    }")
+        elif argument.string:
+            body.append(f"    if ({name}_bytes == 0 || {name}[{name}_bytes - 1] != '\\0') {{")
             body.append("        return -EBADMSG;\n    }")
     if function.blocks:
         body.append("    wh_block_begin(request->session);")
@@ -190,7 +201,9 @@ def opencl_skeleton(function: Function) -> str:
 
 def _take(argument: Argument) -> list[str]:
     name = argument.name
-    if argument.errcode or argument.callback:
+    if argument.awaited:
+        return [f"    bool {name} = wh_take_u64(request) != 0;"]
+    if argument.errcode or argument.callback or argument.is_callback_data:
         return []
     if argument.handle:
         kind = kind_macro(argument.handle)
@@ -204,6 +217,11 @@ def _take(argument: Argument) -> list[str]:
             f"    cl_uint {name}_count = 0;",
             f"    {argument.type.replace('const ', '')}{name} =",
             f"        (void *)wh_cl_objects(request, {kind}, &{name}_count, &error);",
+        ]
+    if argument.strings:
+        return [
+            f"    cl_uint {name}_count = 0;",
+            f"    {argument.type}{name} = wh_cl_strings(request, &{name}_count);",
         ]
     if argument.in_bytes or argument.string:
         take = [
@@ -245,7 +263,7 @@ def _validate(function: Function) -> list[str]:
             conditions.append(f"({name} != NULL && {name}_bytes < {argument.size})")
         elif argument.out == "info":
             conditions.append(f"({name} != NULL && {name}_bytes < param_value_size)")
-        elif argument.handles:
+        elif argument.handles or argument.strings:
             conditions.append(f"{argument.count} != {name}_count")
     if not conditions:
         return []
@@ -258,10 +276,15 @@ def _execute(function: Function) -> list[str]:
     arguments = []
     event = any(argument.out_event for argument in function.args)
     info = any(argument.out == "info" for argument in function.args)
+    awaited = next((argument for argument in function.args if argument.awaited), None)
     for argument in function.args:
         if argument.errcode:
             arguments.append("&error")
-        elif argument.callback:
+        elif argument.awaited:
+            arguments.append(f"{argument.name} ? wh_cl_notify : NULL")
+        elif argument.is_callback_data and awaited:
+            arguments.append("notice")
+        elif argument.callback or argument.is_callback_data:
             arguments.append("NULL")
         elif argument.out_event:
             arguments.append("created == 0 ? NULL : &event")
@@ -281,6 +304,8 @@ def _execute(function: Function) -> list[str]:
         lines.append("    size_t written = 0;")
     if function.creates:
         lines.append(f"    {function.returns} object = NULL;")
+    if awaited is not None:
+        lines.append(f"    struct wh_cl_notice *notice = wh_cl_notice_new({awaited.name}, &error);")
     first = function.args[0] if function.args else None
     if function.mode == "release" and first is not None:
         let_go = ["request", f"{first.name}_handle", kind_macro(first.handle), first.name]
@@ -291,6 +316,8 @@ def _execute(function: Function) -> list[str]:
         lines.append("        wh_block_begin(request->session);")
     target = "object" if function.creates else "error"
     lines.append("        " + f"{target} = {call}".replace("\n", "\n" + " " * (11 + len(target))))
+    if awaited is not None:
+        lines.append("        wh_cl_notice_wait(notice, error);")
     if function.blocks == "true":
         lines.append("        wh_block_end(request->session);")
     lines.append("    }")
@@ -306,6 +333,8 @@ def _execute(function: Function) -> list[str]:
         kind = kind_macro(function.creates)
         lines.append(f"    error = wh_cl_register(request, created, {kind}, object, error);")
     lines.append(f"    wh_cl_reply_error(request, {opcode}, error);")
+    if awaited is not None:
+        lines.append("    wh_reply_u64(request, wh_cl_notice_end(notice));")
     for argument in out_arguments(function):
         lines.append(f"    wh_reply_out(request, {_written(function, argument, info)});")
     if info and function.opaque:

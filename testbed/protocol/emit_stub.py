@@ -36,6 +36,7 @@ def core_source(api: Api) -> str:
     """Stubs of the runtime's own calls."""
     out = [
         banner("core.yaml"),
+        "#include <string.h>\n\n",
         '#include "call.h"\n#include "wh_core_stub.h"\n#include "wh_wire.h"\n',
     ]
     out.extend("\n" + _core_stub(function) for function in api.functions)
@@ -85,6 +86,8 @@ def _put(argument: Argument) -> str:
         return f"    wh_put_blob(&call, {name}, {argument.in_bytes});"
     if argument.string:
         return f"    wh_put_blob(&call, {name}, {name} == NULL ? 0 : strlen({name}) + 1);"
+    if argument.strings:
+        return f"    wh_cl_put_strings(&call, (const char *const *){name}, {argument.count});"
     if argument.out == "value":
         return f"    wh_put_out(&call, sizeof(*{name}), {name} != NULL);"
     if argument.out == "bytes":
@@ -292,12 +295,12 @@ def _creates(api: Api, function: Function) -> list[str]:
 
 def _plain(api: Api, function: Function) -> list[str]:
     lines = _checks(api, function, "return {error};")
-    first = function.args[0]
+    first = function.args[0] if function.args else None
     enqueue = function.name.startswith("clEnqueue") or function.name == "clFlush"
     event = next((a for a in function.args if a.out_event), None)
     waits = any(argument.name == "event_wait_list" for argument in function.args)
     checks = []
-    if waits:
+    if waits and first is not None:
         call = wrapped(
             "wh_cl_check_waits",
             [first.name, "num_events_in_wait_list", "event_wait_list"],
@@ -309,7 +312,7 @@ def _plain(api: Api, function: Function) -> list[str]:
     for index, check in enumerate(checks):
         lines.append(f"    {'cl_int ' if index == 0 else ''}error = {check};")
         lines.append("    if (error != CL_SUCCESS) {\n        return error;\n    }")
-    if event is not None:
+    if event is not None and first is not None:
         lines.append(
             f"    struct wh_cl_object *created = wh_cl_event_new({first.name}, {function.command}, "
             f"{event.name} != NULL);"
@@ -319,7 +322,7 @@ def _plain(api: Api, function: Function) -> list[str]:
     lost = f"return wh_cl_enqueued(created, WH_CL_LOST, {event.name});" if event else ""
     lines.extend(_begin(function, lost or "return WH_CL_LOST;"))
     lines.extend(_put(argument) for argument in function.args)
-    if function.mode == "shape":
+    if function.mode == "shape" and first is not None:
         lines.append(f"    uint64_t shape = wh_cl_shape(WH_OP_{function.name});")
         lines.extend(_shape(argument) for argument in function.args)
         call = f"wh_cl_call_shape(&call, {first.name}, shape)"

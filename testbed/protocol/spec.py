@@ -207,6 +207,7 @@ class Argument:
     name: str
     type: str
     callback: str
+    awaited: bool
     handle: str
     optional: bool
     handles: str
@@ -214,6 +215,7 @@ class Argument:
     in_bytes: str
     padded: str
     string: bool
+    strings: bool
     out: str
     size: str
     written: str
@@ -224,7 +226,13 @@ class Argument:
     def is_value(self) -> bool:
         """A plain number that is sent as it is."""
         special = (self.callback, self.handle, self.handles, self.in_bytes, self.out)
-        return not any(special) and not (self.string or self.out_event or self.errcode)
+        marks = (self.string, self.strings, self.out_event, self.errcode, self.is_callback_data)
+        return not any(special) and not any(marks)
+
+    @property
+    def is_callback_data(self) -> bool:
+        """What the application's own callback gets; it stays with the callback."""
+        return self.name == "user_data"
 
     @property
     def declaration(self) -> str:
@@ -390,6 +398,7 @@ def _argument(entry: dict[str, Any]) -> Argument:
         name=entry["name"],
         type=entry.get("type", ""),
         callback=entry.get("callback", ""),
+        awaited=entry.get("awaited", False),
         handle=entry.get("handle", ""),
         optional=entry.get("optional", False),
         handles=entry.get("handles", ""),
@@ -397,6 +406,7 @@ def _argument(entry: dict[str, Any]) -> Argument:
         in_bytes=entry.get("in", ""),
         padded=entry.get("padded", ""),
         string=entry.get("string", False),
+        strings=entry.get("strings", False),
         out=entry.get("out", ""),
         size=entry.get("size", ""),
         written=entry.get("written", ""),

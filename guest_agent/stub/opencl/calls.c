@@ -4,6 +4,9 @@
 #include "object.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+#include "text.h"
 
 /*
  * Known shapes, each in one of the ways of its set. A full set gives a place away in turn, and the
@@ -58,6 +61,17 @@ void wh_cl_put_handles(struct wh_call *call, const void *const *pointers, cl_uin
     if (handles != few) {
         free(handles);
     }
+}
+
+void wh_cl_put_strings(struct wh_call *call, const char *const *strings, cl_uint count)
+{
+    struct wh_text text = {0};
+    for (cl_uint i = 0; i < count; i++) {
+        wh_text_add(&text, strings[i], strlen(strings[i]) + 1);
+    }
+    /* Without memory the server refuses the list for its count. */
+    wh_put_blob(call, text.failed ? NULL : text.bytes, text.failed ? 0 : text.size);
+    free(text.bytes);
 }
 
 uint64_t wh_cl_shape(uint16_t opcode)

@@ -171,6 +171,13 @@ static bool own_program(const struct wh_cl_query *query, const struct wh_cl_obje
         *error = wh_cl_answer(query, object->u.of_program.devices,
                               object->u.of_program.device_count * sizeof(void *));
         return true;
+    case CL_PROGRAM_SOURCE:
+        if (!object->u.of_program.rewritten) {
+            return false;
+        }
+        *error = wh_cl_answer(query, object->u.of_program.source,
+                              strlen(object->u.of_program.source) + 1);
+        return true;
     default:
         return false;
     }
@@ -308,6 +315,19 @@ static cl_int ask_whole(const struct wh_cl_query *query, struct wh_cl_info **ans
         capacity = size_bytes;
     }
     return CL_INVALID_VALUE;
+}
+
+cl_int wh_cl_ask_whole(const struct wh_cl_query *query, void **answer, size_t *size_bytes)
+{
+    struct wh_cl_info *info = NULL;
+    *answer = NULL;
+    cl_int error = ask_whole(query, &info);
+    if (error != CL_SUCCESS) {
+        return error;
+    }
+    *size_bytes = info->size_bytes;
+    *answer = memmove(info, info->bytes, info->size_bytes);
+    return CL_SUCCESS;
 }
 
 static uint64_t second_key(const struct wh_cl_query *query)

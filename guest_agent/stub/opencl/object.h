@@ -83,6 +83,8 @@ struct wh_cl_object {
             uint32_t device_count;
             char *source; /* only if it includes files, which may be the application's own */
             size_t source_bytes;
+            bool rewritten; /* the server has another source (includes.c) */
+            bool foreign;   /* the server's answers may name files as they are called there */
         } of_program;
         struct {
             struct wh_cl_argument *arguments;
@@ -161,6 +163,7 @@ void *wh_cl_created(struct wh_cl_object *object, cl_int error, cl_int *errcode_r
 
 /* One call, begun with wh_call_begin; a lost server is WH_CL_LOST. */
 void wh_cl_put_handles(struct wh_call *call, const void *const *pointers, cl_uint count);
+void wh_cl_put_strings(struct wh_call *call, const char *const *strings, cl_uint count);
 cl_int
 wh_cl_call_sync(struct wh_call *call); /* API error; results follow; the caller ends the call */
 cl_int wh_cl_call_error(struct wh_call *call); /* API error; ends the call */
@@ -216,6 +219,9 @@ struct wh_cl_query {
 
 cl_int wh_cl_info(const struct wh_cl_query *query);
 
+/* The server's whole answer, to be freed; the query's own buffer stays as it is. */
+cl_int wh_cl_ask_whole(const struct wh_cl_query *query, void **answer, size_t *size_bytes);
+
 /* Gives an answer as a query wants it: CL_INVALID_VALUE if it does not fit. */
 cl_int wh_cl_answer(const struct wh_cl_query *query, const void *bytes, size_t size_bytes);
 bool wh_cl_own_answer(const struct wh_cl_query *query, cl_int *error);
@@ -228,6 +234,8 @@ void wh_cl_keep_sub_buffer(struct wh_cl_object *object, cl_mem buffer, cl_mem_fl
                            const void *region);
 void wh_cl_keep_pipe(struct wh_cl_object *object, cl_context context, cl_mem_flags flags);
 void wh_cl_keep_sampler(struct wh_cl_object *object, cl_context context);
+void wh_cl_keep_program(struct wh_cl_object *object, cl_context context, cl_uint count,
+                        const cl_device_id *devices); /* none given: all of the context */
 void wh_cl_keep_kernel(struct wh_cl_object *object, cl_program program);
 void wh_cl_keep_clone(struct wh_cl_object *object, cl_kernel source);
 void wh_cl_keep_user_event(struct wh_cl_object *object, cl_context context);
@@ -238,10 +246,16 @@ cl_command_queue_properties wh_cl_queue_properties(const cl_queue_properties *pr
 size_t wh_cl_region_bytes(cl_buffer_create_type type, const void *region);
 size_t wh_cl_color_bytes(const void *image);
 
-/* A source with the headers that the options' directories hold, to be freed; NULL if there are none
- * (includes.c). */
-char *wh_cl_expand_includes(const char *source, size_t size, const char *options,
-                            size_t *expanded_size);
+/* Headers of the application (includes.c): sends what the programs' sources may include. The
+ * options as the server must have them, to be freed; NULL if they stay as they are. */
+cl_int wh_cl_ship_includes(const struct wh_cl_object *const *programs, size_t count,
+                           const char *options, char **new_options);
+
+/* A source with the server's names for absolute ones, to be freed; NULL if it has none. */
+char *wh_cl_rewrite_source(const char *source, size_t size, size_t *new_size);
+
+/* An answer of the compiler with the application's names, to be freed; NULL without memory. */
+char *wh_cl_own_names(const char *answer);
 
 /* Kernel arguments (launch.c). */
 void wh_cl_send_arguments(cl_kernel kernel);

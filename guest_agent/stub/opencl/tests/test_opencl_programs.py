@@ -1,0 +1,128 @@
+"""Programs and kernels: the forwarded library answers what the real one does, line by line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from testbed.experiment.client import client_environment, vendor_folder
+from testbed.experiment.systems import System
+from testbed.machine.host_server import HostServerConfig, host_server
+from testbed.machine.native_build import native_build
+
+pytestmark = [pytest.mark.native, pytest.mark.opencl]
+
+SOURCE = Path(__file__).resolve().parent / "opencl_programs.c"
+LIMIT_S = 300.0
+SYSTEMS = (
+    System("wormhole", "shm"),
+    System("tcp-sync", "tcp", oneway=False, local=False),
+)
+# Every kernel costs the compiler time, so the program with 500 of them is tried once.
+MANY = "many"
+SANITIZED = ("compiles", "binaries", "includes")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The application, linked with the system's loader."""
+    return _compile(tmp_path_factory.mktemp("client"))
+
+
+@pytest.fixture(scope="module")
+def native(client: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What the real library answers, by scenario."""
+    folder = tmp_path_factory.mktemp("native")
+    environment = os.environ | {"POCL_CACHE_DIR": str(folder / "pocl")}
+    shown = subprocess.run([client], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    return _answers(client, shown.stdout.split(), environment, folder)
+
+
+def _compile(folder: Path, *flags: str) -> Path:
+    program = folder / "opencl_programs"
+    argv = ["gcc", "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", *flags]
+    argv += ["-o", str(program), str(SOURCE), "-l:libOpenCL.so.1"]
+    subprocess.run(argv, check=True, timeout=LIMIT_S)
+    return program
+
+
+def _answers(
+    client: Path, scenarios: Sequence[str], environment: dict[str, str], folder: Path
+) -> dict[str, list[str]]:
+    done = subprocess.run(
+        [client, *scenarios],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
+    parts = done.stdout.split("\n== ")[1:]
+    answers = {part.split("\n")[0]: part.splitlines()[1:] for part in parts}
+    assert list(answers) == list(scenarios)
+    return answers
+
+
+def _forwarded(
+    client: Path,
+    scenarios: Sequence[str],
+    chosen: System,
+    folder: Path,
+    build: str = "",
+    **more: str,
+) -> dict[str, list[str]]:
+    built = native_build(build)
+    tcp = chosen.transport == "tcp"
+    # The sanitizers need /proc and more memory than the jail leaves.
+    config = HostServerConfig(unix=not tcp, tcp=tcp, worker=built.worker, jail=not build)
+    with host_server(config, folder / "server") as server:
+        vendors = vendor_folder(folder, built.library)
+        environment = client_environment(os.environ, chosen, server, vendors) | more
+        return _answers(client, scenarios, environment, folder)
+
+
+def _expect_same(native: dict[str, list[str]], forwarded: dict[str, list[str]]) -> None:
+    for name, lines in forwarded.items():
+        changes = difflib.unified_diff(native[name], lines, "native", "forwarded", n=2, lineterm="")
+        assert native[name] == lines, f"{name}: " + "\n".join(list(changes)[:40])
+
+
+def test_the_real_library_builds_and_runs(native: dict[str, list[str]]) -> None:
+    assert native["compiles"].count("one leaves 42") == 3  # compiled apart and linked
+    assert "k77 leaves 77" in native[MANY]
+    assert "current directory: 0, leaves 1" in native["includes"]
+    assert "next: 0, leaves 52" in native["includes"]
+
+
+@pytest.mark.parametrize("chosen", SYSTEMS, ids=lambda chosen: chosen.name)
+def test_answers_are_those_of_the_real_library(
+    client: Path, native: dict[str, list[str]], chosen: System, tmp_path: Path
+) -> None:
+    scenarios = [name for name in native if name != MANY]
+    _expect_same(native, _forwarded(client, scenarios, chosen, tmp_path))
+
+
+def test_round_trips_do_not_grow_with_the_kernels(
+    client: Path, native: dict[str, list[str]], tmp_path: Path
+) -> None:
+    stats = tmp_path / "stats.jsonl"
+    answers = _forwarded(client, [MANY], SYSTEMS[0], tmp_path, WORMHOLE_STATS=str(stats))
+    _expect_same(native, answers)
+    (line,) = stats.read_text(encoding="utf-8").splitlines()
+    # 500 names are asked for, one a kernel; all else is the same for any number of kernels.
+    assert json.loads(line)["round_trips"] < 500 + 80
+
+
+def test_answers_under_sanitizers(native: dict[str, list[str]], tmp_path: Path) -> None:
+    """Leaks are not looked for: objects in use at exit are no leak."""
+    client = _compile(tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    no_leaks = {"ASAN_OPTIONS": "detect_leaks=0"}
+    _expect_same(native, _forwarded(client, SANITIZED, SYSTEMS[0], tmp_path, "address", **no_leaks))
