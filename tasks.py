@@ -316,6 +316,22 @@ def workload_check(_: Context, file: str) -> None:
     print(f"{workload.name}: ok")
 
 
+@task(
+    positional=["program"],
+    help={
+        "program": "executable, shared library, folder, Python package or process id",
+        "python": "interpreter that has the package (default: the testbed's own, then python3)",
+        "json": JSON_HELP,
+    },
+)
+@guarded
+def coverage(_: Context, program: str, python: str = "", json: bool = False) -> None:
+    """Say which API functions a program can ask for and how each is forwarded; runs nothing."""
+    from testbed.coverage.report import run_coverage
+
+    run_coverage(program, python, json)
+
+
 @task
 @guarded
 def generate(_: Context) -> None:
@@ -401,7 +417,7 @@ def _collection() -> Collection:
     """Task names as users type them: groups with a dot."""
     top = Collection(
         *(doctor, reproduce, run, plot, execute, record, replay, suites, differential),
-        *(generate, model, soak, drift, check, test),
+        *(coverage, generate, model, soak, drift, check, test),
     )
     for name, members in (
         ("bench", {"call": bench_call, "copy": bench_copy}),

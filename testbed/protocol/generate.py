@@ -1,5 +1,7 @@
 """Generates the C view of the specs: `python -m testbed.protocol.generate [--out build/generated]`.
 
+The table of functions in the documentation (OPENCL.md) is made along with it.
+
 A file is rewritten only when its content changes: a build sees no change where there is none.
 """
 
@@ -12,6 +14,7 @@ from pathlib import Path
 from testbed.errors import TestbedError
 from testbed.protocol import emit_fuzz, emit_skeleton, emit_stub
 from testbed.protocol.emit import banner
+from testbed.protocol.emit_table import TABLE_PATH, find_tests, table_text
 from testbed.protocol.spec import Enum, Struct, Wire, load_api, load_wire, spec_hash
 
 TYPES = {
@@ -124,6 +127,13 @@ def generated_files() -> dict[str, str]:
     }
 
 
+def write_table() -> list[Path]:
+    """Writes the documentation's table again; its path if it changed."""
+    api = load_api("opencl")
+    text = table_text(api, find_tests(function.name for function in api.functions))
+    return [TABLE_PATH] if write_if_changed(TABLE_PATH, text) else []
+
+
 def _refuse_shared_opcodes(opcodes: list[tuple[str, int]]) -> None:
     seen: dict[int, str] = {}
     for name, opcode in opcodes:
@@ -140,7 +150,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("build/generated"))
     arguments = parser.parse_args(argv)
     try:
-        changed = generate(arguments.out)
+        changed = generate(arguments.out) + write_table()
     except TestbedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -266,6 +266,7 @@ class Function:
     command: str
     prepare: str
     answers: str
+    reason: str
     calls: str
     by_name: tuple[str, ...]
     truth: tuple[Truth, ...]
@@ -375,6 +376,7 @@ def _function(entry: dict[str, Any]) -> Function:
         command=entry.get("command", ""),
         prepare=entry.get("prepare", ""),
         answers=entry.get("answers", ""),
+        reason=entry.get("reason", ""),
         calls=entry.get("calls", ""),
         by_name=tuple(entry.get("by_name", ())),
         truth=tuple(
