@@ -278,6 +278,9 @@ int wh_skeleton_clGetProgramInfo(struct wh_request *request)
         (size_ret != NULL && size_ret_bytes < sizeof(*size_ret))) {
         return -EBADMSG;
     }
+    if (value != NULL) {
+        memset(value, 0, size); /* some answers are shorter than they say */
+    }
     if (error == CL_SUCCESS) {
         error = wh_cl->clGetProgramInfo(program, param, size, value, &written);
     }
