@@ -430,7 +430,7 @@ static void scenario_stale(void)
     memcpy(imitation, setting.queue, sizeof(imitation));
     EXPECT(clFinish((cl_command_queue)imitation), CL_INVALID_COMMAND_QUEUE);
     EXPECT(clCreateImage2D(setting.context, 0, NULL, 1, 1, 0, NULL, &error) == NULL, 1);
-    EXPECT(error, CL_INVALID_OPERATION);
+    EXPECT(error, CL_INVALID_IMAGE_FORMAT_DESCRIPTOR);
     EXPECT(clSVMAlloc(setting.context, 0, 64, 0) == NULL, 1);
     EXPECT(clReleaseKernel(kernel), CL_SUCCESS);
     EXPECT(clReleaseMemObject(buffer), CL_SUCCESS);
