@@ -49,6 +49,8 @@ int __real_wh_execute(struct wh_executor *executor, const struct wh_request_head
 int __wrap_wh_execute(struct wh_executor *executor, const struct wh_request_header *header,
                       const uint8_t *bytes);
 int __wrap_nanosleep(const struct timespec *duration, struct timespec *rest);
+uint64_t __real_wh_notice_wait(struct wh_session *session, uint64_t wanted, uint64_t limit_ms);
+uint64_t __wrap_wh_notice_wait(struct wh_session *session, uint64_t wanted, uint64_t limit_ms);
 int __real_wh_core_whEcho(struct wh_session *session, uint64_t offset, uint64_t iterations);
 int __wrap_wh_core_whEcho(struct wh_session *session, uint64_t offset, uint64_t iterations);
 
@@ -84,6 +86,12 @@ int __wrap_nanosleep(const struct timespec *duration, struct timespec *rest)
     (void)duration;
     (void)rest;
     return 0;
+}
+
+uint64_t __wrap_wh_notice_wait(struct wh_session *session, uint64_t wanted, uint64_t limit_ms)
+{
+    (void)limit_ms;
+    return __real_wh_notice_wait(session, wanted, 0);
 }
 
 /* The client's half of the echo, in advance: one round. */

@@ -66,13 +66,17 @@ static cl_int enter(struct wh_request *request, uint16_t opcode, uint64_t id,
         return CL_OUT_OF_RESOURCES;
     }
     if (registration->retain) {
-        wh_cl->clRetainEvent(registration->object);
+        cl_int retained = wh_cl->clRetainEvent(registration->object);
+        wh_cl_count_retain(request, registration->handle, WH_KIND_EVENT, retained);
     }
     /* It may be due before this returns, and is gone then. */
     cl_int error = set(opcode, registration, callback);
     if (error != CL_SUCCESS) {
         wh_callback_cancel(callback);
-        if (registration->retain) {
+        cl_int released = CL_SUCCESS;
+        if (registration->retain &&
+            wh_cl_count_release(request, registration->handle, WH_KIND_EVENT, registration->object,
+                                false, &released)) {
             wh_cl->clReleaseEvent(registration->object);
         }
     }

@@ -41,7 +41,7 @@ OPENCL_DEFINES = tuple(
     f"-DCL_USE_DEPRECATED_OPENCL_{version}_APIS"
     for version in ("1_0", "1_1", "1_2", "2_0", "2_1", "2_2")
 )
-FUZZ_WRAPPED = ("wh_execute", "wh_core_whEcho", "nanosleep")
+FUZZ_WRAPPED = ("wh_execute", "wh_core_whEcho", "wh_notice_wait", "nanosleep")
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 FLAGS = ("-g", "-std=gnu11", "-fvisibility=hidden", "-pthread", *OPENCL_DEFINES)
 SANITIZERS: Mapping[str, tuple[str, ...]] = {

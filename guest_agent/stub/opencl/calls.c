@@ -150,6 +150,9 @@ void wh_cl_shape_learn(uint64_t shape)
 cl_int wh_cl_call_shape(struct wh_call *call, const void *queue, uint64_t shape)
 {
     (void)queue;
+    if (wh_cl_take_foreign_waits()) {
+        return wh_cl_call_error(call); /* no other list says how this one ends */
+    }
     if (wh_oneway_calls() && wh_cl_shape_known(shape)) {
         return wh_call_oneway(call) == 0 ? CL_SUCCESS : WH_CL_LOST;
     }

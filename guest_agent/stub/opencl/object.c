@@ -22,6 +22,9 @@
 _Static_assert(sizeof(struct wh_cl_object) <= CELL_BYTES, "an object fits its cell");
 _Static_assert(CELL_COUNT <= WH_HANDLE_INDEX_MAX, "the number of a cell is a handle index");
 
+/* The wait list that this thread has checked last has an event of another context. */
+static __thread bool foreign_waits __attribute__((tls_model("initial-exec")));
+
 static uint8_t *slab;
 static uint32_t used_cells = FIRST_FREE_CELL;
 static struct wh_cl_object *free_list;
@@ -135,12 +138,19 @@ cl_int wh_cl_check_waits(const void *queue, cl_uint count, const cl_event *event
     if (!wh_cl_all_live((const void *const *)events, count, WH_KIND_EVENT)) {
         return CL_INVALID_EVENT_WAIT_LIST;
     }
+    foreign_waits = false;
     for (cl_uint i = 0; i < count; i++) {
-        if (((const struct wh_cl_object *)events[i])->context != where->context) {
-            return CL_INVALID_CONTEXT;
-        }
+        const struct wh_cl_object *event = (const struct wh_cl_object *)events[i];
+        foreign_waits = foreign_waits || event->context != where->context;
     }
     return CL_SUCCESS;
+}
+
+bool wh_cl_take_foreign_waits(void)
+{
+    bool foreign = foreign_waits;
+    foreign_waits = false;
+    return foreign;
 }
 
 struct wh_cl_object *wh_cl_object_new(uint32_t kind)

@@ -115,9 +115,12 @@ struct wh_cl_object *wh_cl_find(const void *pointer, bool *inside);
  * 0. */
 bool wh_cl_all_live(const void *const *pointers, cl_uint count, uint32_t kind);
 
-/* A wait list of live events of the queue's context, or the API's error for it. The queue is live.
- */
+/* A wait list of live events, or the API's error for it. The queue is live. What an event of
+ * another context means the real library says: libraries differ. */
 cl_int wh_cl_check_waits(const void *queue, cl_uint count, const cl_event *events);
+
+/* Whether the list that was checked last has such an event; asked once. */
+bool wh_cl_take_foreign_waits(void);
 
 /* Handle of a checked pointer; 0 for NULL. */
 static inline uint64_t wh_cl_handle(const void *pointer)

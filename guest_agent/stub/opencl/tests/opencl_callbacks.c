@@ -634,6 +634,32 @@ static void late_failure(void)
     OK(clFinish(queue));
 }
 
+/* Libraries differ in what they say of an event of another context: this prints what it is. */
+static void foreign_waits(void)
+{
+    const size_t global = 16;
+    const int one = 1;
+    cl_int error = CL_SUCCESS;
+    cl_context second = new_context();
+    cl_event event = clCreateUserEvent(second, &error);
+    OK(error);
+    OK(clSetUserEventStatus(event, CL_COMPLETE));
+    for (int round = 0; round < 2; round++) {
+        launch(0, NULL, NULL); /* so that the next one might go one way */
+        OK(clFinish(queue));
+        printf("launch %d\n",
+               clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &global, NULL, 1, &event, NULL));
+        printf("fill %d\n", clEnqueueFillBuffer(queue, buffer, &one, sizeof(one), 0, sizeof(one), 1,
+                                                &event, NULL));
+        printf("read %d\n", clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, sizeof(one), read_values,
+                                                1, &event, NULL));
+        printf("marker %d\n", clEnqueueMarkerWithWaitList(queue, 1, &event, NULL));
+        printf("finish %d\n", clFinish(queue));
+    }
+    OK(clReleaseEvent(event));
+    OK(clReleaseContext(second));
+}
+
 static const struct scenario {
     const char *name;
     void (*run)(void);
@@ -659,6 +685,7 @@ static const struct scenario {
 };
 static const struct scenario others[] = {
     {"late_failure", late_failure},
+    {"foreign_waits", foreign_waits},
     {"ends_with_callbacks", ends_with_callbacks},
     {"ends_in_callback", ends_in_callback},
 };

@@ -81,6 +81,16 @@ def test_ends_with_callbacks_outstanding(
     expect(run_client([calls, ending], chosen, tmp_path), [ending])
 
 
+@pytest.mark.parametrize("chosen", [SYSTEMS[0], SYSTEMS[2]], ids=lambda chosen: chosen.name)
+def test_waits_for_another_context_end_as_natively(
+    calls: Path, chosen: System, tmp_path: Path
+) -> None:
+    native = run_client([calls, "foreign_waits"], NATIVE, tmp_path)
+    done = run_client([calls, "foreign_waits"], chosen, tmp_path)
+    assert (done.returncode, done.stdout) == (native.returncode, native.stdout)
+    assert done.stdout.count("\n") > 10
+
+
 @pytest.mark.parametrize(
     "chosen", [chosen for chosen in SYSTEMS if chosen.local], ids=lambda chosen: chosen.name
 )
