@@ -27,6 +27,7 @@ from testbed.tests.clients import compile_client, scenarios
 pytestmark = [pytest.mark.vm, pytest.mark.native, pytest.mark.opencl]
 
 LIMIT_S = 240.0
+CLIENTS = Path(__file__).resolve().parents[2] / "guest_agent/stub/opencl/tests"
 ALL_MESSAGES = {"WORMHOLE_LOCAL": "0"}
 
 #: Asks the worker again and again; status 3 when the API's own error tells that it is gone.
@@ -65,6 +66,28 @@ def test_a_guest_sees_the_hosts_device(served: ServedGuest) -> None:
     for name in ("CL_DEVICE_NAME", "CL_DEVICE_VERSION", "CL_DRIVER_VERSION", "CL_PLATFORM_NAME"):
         assert values(seen.stdout, name) == values(host, name), name
         assert values(seen.stdout, name), name
+
+
+@pytest.mark.parametrize(
+    ("name", "scenarios"),
+    [
+        ("opencl_devices", ("contexts", "largest")),
+        ("opencl_images", ("shapes", "errors")),
+    ],
+)
+def test_a_program_prints_what_it_prints_natively(
+    served: ServedGuest, name: str, scenarios: tuple[str, ...], tmp_path: Path
+) -> None:
+    program = tmp_path / name
+    argv = ["gcc", "-std=gnu11", "-O1", "-o", str(program), str(CLIENTS / f"{name}.c")]
+    subprocess.run([*argv, "-l:libOpenCL.so.1"], check=True, timeout=LIMIT_S)
+    native = subprocess.run(
+        [program, *scenarios], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    ).stdout
+    served.vm.ssh.put({f"/tmp/{name}": program})
+    seen = served.vm.guest.run([f"/tmp/{name}", *scenarios], timeout_s=LIMIT_S)
+    assert seen.status == 0, seen.stderr
+    assert seen.stdout.splitlines() == native.splitlines()
 
 
 def test_an_application_trains_as_natively(served: ServedGuest) -> None:

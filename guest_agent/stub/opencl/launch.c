@@ -148,10 +148,20 @@ static bool same(const struct wh_cl_argument *argument, const struct value *valu
     return value->sort == SORT_LOCAL || memcmp(bytes_of(argument), value->bytes, value->size) == 0;
 }
 
+/* What a kernel tells apart: a buffer is no image, nor is one sort of image another. */
+static uint32_t kind_of(const struct wh_cl_object *object)
+{
+    if (object == NULL) {
+        return 0;
+    }
+    bool image = object->kind == WH_KIND_MEM && object->u.of_mem.image.element_bytes != 0;
+    return image ? object->kind | object->u.of_mem.image.type << 8 : object->kind;
+}
+
 static bool accepted(const struct wh_cl_argument *argument, const struct value *value)
 {
     return argument->accepted_sort == value->sort && argument->accepted_size == value->size &&
-           argument->accepted_kind == (value->object == NULL ? 0 : value->object->kind);
+           argument->accepted_kind == kind_of(value->object);
 }
 
 static cl_int send_argument(const struct wh_cl_object *kernel, cl_uint index,
@@ -189,7 +199,7 @@ static cl_int set_in_full(struct wh_cl_object *kernel, cl_uint index,
     }
     argument->accepted_sort = (uint8_t)value->sort;
     argument->accepted_size = value->size;
-    argument->accepted_kind = value->object == NULL ? 0 : value->object->kind;
+    argument->accepted_kind = kind_of(value->object);
     if (!store(argument, value)) {
         argument->sort = SORT_NONE; /* unknown here, so never taken for unchanged */
     }

@@ -620,6 +620,10 @@ static void scenario_kernels(void)
     printf("wrong sampler %d %d\n", wrong == NULL, error);
     printf("number for an image %d\n", clSetKernelArg(turn, 0, sizeof(int), &error));
     printf("nothing for an image %d\n", clSetKernelArg(turn, 0, sizeof(from), NULL));
+    /* An argument that was an image takes nothing else, and no image of another kind. */
+    printf("a buffer for an image %d\n", clSetKernelArg(turn, 0, sizeof(buffer), &buffer));
+    printf("a cube for an image %d\n", clSetKernelArg(turn, 0, sizeof(cube), &cube));
+    printf("an image for a buffer %d\n", clSetKernelArg(fixed, 1, sizeof(from), &from));
     clReleaseMemObject(from);
     clReleaseMemObject(to);
     clReleaseMemObject(cube);
