@@ -251,6 +251,19 @@ static cl_int no_wait(cl_command_queue queue, cl_uint count, const cl_event *eve
     return CL_INVALID_OPERATION;
 }
 
+/* PoCL makes no queues on the device and ends the process, in a native program too. */
+static cl_command_queue bounded_queue(cl_context context, cl_device_id device,
+                                      const cl_queue_properties *properties, cl_int *error)
+{
+    for (size_t i = 0; properties != NULL && properties[i] != 0; i += 2) {
+        if (properties[i] == CL_QUEUE_PROPERTIES && (properties[i + 1] & CL_QUEUE_ON_DEVICE) != 0) {
+            *error = CL_INVALID_QUEUE_PROPERTIES;
+            return NULL;
+        }
+    }
+    return real->clCreateCommandQueueWithProperties(context, device, properties, error);
+}
+
 static void keep(uint8_t kind, void *object)
 {
     uint64_t handle = (uint64_t)kind << 56 | 1ull << 32 | (1000 + plan.handles.next_index++);
@@ -280,6 +293,12 @@ static void make_objects(void)
     }
     for (size_t i = 0; i < 6; i++) {
         keep(WH_KIND_MEM, wh_cl->clCreateBuffer(context, 0, 4096, NULL, &error));
+    }
+    const cl_image_format format = {CL_RGBA, CL_UNORM_INT8};
+    const cl_image_desc desc = {
+        .image_type = CL_MEM_OBJECT_IMAGE2D, .image_width = 16, .image_height = 16};
+    for (size_t i = 0; i < 3; i++) {
+        keep(WH_KIND_MEM, wh_cl->clCreateImage(context, 0, &format, &desc, NULL, &error));
     }
     cl_program program = wh_cl->clCreateProgramWithSource(context, 1, &source, NULL, &error);
     if (wh_cl->clBuildProgram(program, 1, &device, "", NULL, NULL) != CL_SUCCESS) {
@@ -323,6 +342,7 @@ static void load_backend(void)
     bounded.clEnqueueNDRangeKernel = bounded_launch;
     bounded.clCreateBuffer = bounded_buffer;
     bounded.clEnqueueWaitForEvents = no_wait;
+    bounded.clCreateCommandQueueWithProperties = bounded_queue;
     wh_cl = &bounded;
     wh_handles_add(&plan.handles, (uint64_t)WH_KIND_PLATFORM << 56 | 1ull << 32);
     wh_handles_add(&plan.handles, wh_cl_device_handle(wh_cl_devices.devices[0]));

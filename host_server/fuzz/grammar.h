@@ -25,7 +25,9 @@ enum wh_item_kind {
     WH_FUZZ_CREATED_LIST, /* handles of several new objects */
     WH_FUZZ_EVENT,        /* a new event or 0 */
     WH_FUZZ_READS,        /* questions about reads that are under way */
-    WH_FUZZ_ANSWER,       /* where a read puts its data: the mode that was sent decides the form */
+    WH_FUZZ_ANSWER,       /* what follows a transfer: its mode and direction decide the form */
+    WH_FUZZ_IMAGE,        /* what follows the handle of a new image */
+    WH_FUZZ_BACKING,      /* where in the arena a buffer lies, or 0 */
     WH_FUZZ_PACKED,       /* kernel arguments that travel with a launch */
     WH_FUZZ_GEOMETRY,     /* dimensions, which sizes are given, the sizes */
 };
@@ -41,7 +43,7 @@ enum wh_hint {
     WH_HINT_FLAGS,
     WH_HINT_BOOLEAN,
     WH_HINT_QUERY, /* `argument` is the first number of the family */
-    WH_HINT_MODE,  /* of a transfer: 0 later, 1 blocking, 2 later from a copy */
+    WH_HINT_MODE,  /* of a transfer: see enum wh_cl_mode */
     WH_HINT_TIME,
 };
 

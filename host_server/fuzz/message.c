@@ -140,7 +140,7 @@ static uint64_t number(struct wh_maker *maker, const struct wh_item *item)
     case WH_HINT_BOOLEAN:
         return wh_below(random, 2);
     case WH_HINT_MODE:
-        return wh_below(random, 3);
+        return wh_below(random, wh_one_in(random, 3) ? 7 : 2);
     case WH_HINT_QUERY:
         return item->argument + wh_below(random, 20);
     case WH_HINT_TIME:
@@ -320,20 +320,88 @@ static void put_reads(struct wh_maker *maker, struct wh_message *message)
     }
 }
 
-static void put_answer(struct wh_maker *maker, struct wh_message *message, uint64_t mode)
+static void put_staging(struct wh_maker *maker, struct wh_message *message)
 {
     struct wh_random *random = maker->random;
-    if (mode == 1) {
-        put_out(maker, message, 4096);
-        put_reads(maker, message);
-        return;
-    }
-    put_u64(message, wh_below(random, 16));
+    put_u64(message, wh_below(random, 1000)); /* which read */
     put_u64(message, 4096);
     put_u64(message, maker->arena == NULL || wh_one_in(random, 3)
                          ? WH_INLINE
                          : WH_LINE_BYTES * (1ull + wh_below(random, 4096)));
-    put_u64(message, wh_below(random, 16));
+    put_u64(message, wh_below(random, 1000)); /* the token */
+}
+
+/* What follows a transfer. In place, held and let go there is no data; a held piece names its
+ * transfer before it. */
+static void put_answer(struct wh_maker *maker, struct wh_message *message, uint64_t mode,
+                       uint64_t length, bool writes)
+{
+    struct wh_random *random = maker->random;
+    switch (mode) {
+    case 3:
+        put_u64(message, wh_below(random, 2));
+        put_u64(message, 1 + wh_below(random, 4));
+        put_reads(maker, message);
+        return;
+    case 4:
+        put_u64(message, wh_below(random, 8));
+        put_u64(message, wh_one_in(random, 2) ? 0 : created_handle(maker, 8));
+        put_reads(maker, message);
+        return;
+    case 6:
+        put_u64(message, wh_below(random, 8));
+        put_u64(message, wh_below(random, 2));
+        put_u64(message, wh_one_in(random, 8) ? 0 - 5ull : 0);
+        return;
+    case 5:
+        put_u64(message, wh_below(random, 8));
+        break;
+    default:
+        break;
+    }
+    if (writes) {
+        put_data(maker, message, length);
+        put_reads(maker, message);
+    } else if (mode == 1 || mode == 5) {
+        put_out(maker, message, 4096);
+        put_reads(maker, message);
+    } else {
+        put_staging(maker, message);
+    }
+}
+
+/* cl_image_format and cl_image_desc, then whether data follows; or a piece of the data. */
+static void put_image(struct wh_maker *maker, struct wh_message *message, bool is_data)
+{
+    struct wh_random *random = maker->random;
+    if (is_data) {
+        put_u64(message, wh_one_in(random, 4) ? 64 : 0);
+        put_u64(message, wh_below(random, 2));
+        put_data(maker, message, 64);
+        return;
+    }
+    const uint32_t format[2] = {0x10b0 + wh_below(random, 8), 0x10d0 + wh_below(random, 16)};
+    const uint64_t desc[9] = {0x10f0 + wh_below(random, 8),
+                              1 + wh_below(random, 16),
+                              1 + wh_below(random, 16),
+                              wh_below(random, 4),
+                              wh_below(random, 4),
+                              wh_one_in(random, 8) ? 256 : 0,
+                              wh_one_in(random, 16) ? 4096 : 0};
+    put_list(maker, message, 0);
+    put_u64(message, 1ull << wh_below(random, 6));
+    put_blob(maker, message, format, sizeof(format));
+    put_blob(maker, message, desc, sizeof(desc));
+    put_u64(message, wh_one_in(random, 4) ? handle_of(maker, 5) : 0);
+    put_u64(message, wh_below(random, 2));
+}
+
+static void put_backing(struct wh_maker *maker, struct wh_message *message)
+{
+    bool backed = maker->arena != NULL && wh_one_in(maker->random, 4);
+    put_u64(message,
+            backed ? WH_PAGE_BYTES * (uint64_t)wh_below(maker->random, 200) + WH_BLOCK_HEADER_BYTES
+                   : 0);
 }
 
 void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_message *message)
@@ -403,7 +471,15 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
             put_reads(maker, message);
             break;
         case WH_FUZZ_ANSWER:
-            put_answer(maker, message, mode);
+            put_answer(maker, message, mode, length,
+                       strstr(shape->name, "Write") != NULL ||
+                           strstr(shape->name, "Unmap") != NULL);
+            break;
+        case WH_FUZZ_IMAGE:
+            put_image(maker, message, last == 1);
+            break;
+        case WH_FUZZ_BACKING:
+            put_backing(maker, message);
             break;
         case WH_FUZZ_PACKED:
             put_packed(maker, message);

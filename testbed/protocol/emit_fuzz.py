@@ -31,6 +31,7 @@ SMALL = ("num_entries", "pattern_size", "input_value_size")
 SIZES = ("size", "offset", "cb", "bytes", "pitch", "num_entries", "width", "height", "depth")
 TRANSFER = "queue mem mode size length events event"
 RECTANGLE = "queue mem mode triple triple size size events event"
+IMAGE = "boolean context +mem image"
 LAUNCH = "queue kernel packed geometry events event"
 
 # Messages of hand-written skeletons: an item a word, in order.
@@ -39,10 +40,10 @@ SHAPES = {
     "whCopy": "bytes out small",
     "clGetPlatformIDs": "",
     "clGetDeviceIDs": "platform number small out",
-    "clCreateContext": "list:0x1084 devices +context",
+    "clCreateContext": "list:0x1084 devices +context out",
     "clCreateContextFromType": "list:0x1084 number +context out",
-    "clCreateBuffer": "context list:0 flags length +mem zero data",
-    "clCreateBufferWithProperties": "context list:0 flags length +mem zero data",
+    "clCreateBuffer": "context list:0 flags length +mem zero data backing",
+    "clCreateBufferWithProperties": "context list:0 flags length +mem zero data backing",
     "clCreateProgramWithSource": "context source +program",
     "clCreateProgramWithBinary": "context one:device bytes +program out",
     "clBuildProgram": "program devices string source",
@@ -53,10 +54,18 @@ SHAPES = {
     "clEnqueueTask": LAUNCH,
     "clEnqueueReadBuffer": f"{TRANSFER} answer",
     "clEnqueueMapBuffer": f"{TRANSFER} answer",
-    "clEnqueueWriteBuffer": f"{TRANSFER} data reads",
-    "clEnqueueUnmapMemObject": f"{TRANSFER} data reads",
+    "clEnqueueWriteBuffer": f"{TRANSFER} answer",
+    "clEnqueueUnmapMemObject": f"{TRANSFER} answer",
     "clEnqueueReadBufferRect": f"{RECTANGLE} answer",
-    "clEnqueueWriteBufferRect": f"{RECTANGLE} data reads",
+    "clEnqueueWriteBufferRect": f"{RECTANGLE} answer",
+    "clEnqueueReadImage": f"{RECTANGLE} answer",
+    "clEnqueueMapImage": f"{RECTANGLE} answer",
+    "clEnqueueWriteImage": f"{RECTANGLE} answer",
+    "clCreateImage": IMAGE,
+    "clCreateImageWithProperties": IMAGE,
+    "clCreateImage2D": IMAGE,
+    "clCreateImage3D": IMAGE,
+    "clCreateSubDevices": "device list:0x1086 small boolean boolean created:device",
     "clFinish": "queue reads",
     "clWaitForEvents": "events reads",
     "clGetEventInfo": "event= query:0x11d0 size out-size out reads",
@@ -83,6 +92,8 @@ PLAIN = {
     "event": "EVENT, 0, 0",
     "reads": "READS, 0, 0",
     "answer": "ANSWER, 0, 0",
+    "image": "IMAGE, 0, 0",
+    "backing": "BACKING, 0, 0",
     "packed": "PACKED, 0, 0",
     "geometry": "GEOMETRY, 0, 0",
 }
