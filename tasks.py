@@ -332,6 +332,30 @@ def coverage(_: Context, program: str, python: str = "", json: bool = False) -> 
     run_coverage(program, python, json)
 
 
+@task(
+    help={
+        "messages": "messages that the worker shall execute (default: 200000)",
+        "seed": "seed of all choices",
+        "backend": "null or opencl (default: both, nine to one)",
+        "stream": "a recording (./inv record) whose messages are sent and damaged, too",
+        "json": JSON_HELP,
+    }
+)
+@guarded
+def fuzz(
+    _: Context,
+    messages: int = 200000,
+    seed: int = 1,
+    backend: str = "",
+    stream: str = "",
+    json: bool = False,
+) -> None:
+    """Send hostile sessions at the worker, built with sanitizers, and say how each ended."""
+    from testbed.experiment.fuzz import run_fuzz
+
+    run_fuzz(messages, seed, backend, json, stream)
+
+
 @task
 @guarded
 def generate(_: Context) -> None:
@@ -417,7 +441,7 @@ def _collection() -> Collection:
     """Task names as users type them: groups with a dot."""
     top = Collection(
         *(doctor, reproduce, run, plot, execute, record, replay, suites, differential),
-        *(coverage, generate, model, soak, drift, check, test),
+        *(coverage, generate, model, soak, drift, check, test, fuzz),
     )
     for name, members in (
         ("bench", {"call": bench_call, "copy": bench_copy}),

@@ -132,7 +132,7 @@ static uint64_t number(struct wh_maker *maker, const struct wh_item *item)
     case WH_HINT_SMALL:
         return wh_one_in(random, 2) ? 4 : wh_below(random, 17);
     case WH_HINT_ZERO:
-        return 0;
+        return wh_one_in(random, 50);
     case WH_HINT_SORT:
         return 1 + wh_below(random, 3);
     case WH_HINT_FLAGS:
@@ -148,6 +148,12 @@ static uint64_t number(struct wh_maker *maker, const struct wh_item *item)
     default:
         return wh_one_in(random, 3) ? 0xffffffffull : wh_below(random, 8);
     }
+}
+
+/* Images are the last that the parent keeps of its kind; calls for them are rare enough. */
+static uint64_t image_of(struct wh_maker *maker)
+{
+    return maker->handles->handles[5][6 + wh_below(maker->random, 3)];
 }
 
 static uint64_t handle_of(struct wh_maker *maker, uint8_t kind)
@@ -231,6 +237,9 @@ static void put_triple(struct wh_maker *maker, struct wh_message *message)
     for (int i = 0; i < 3; i++) {
         sizes[i] = wh_one_in(maker->random, maker->wrong_one_in) ? wh_odd_number(maker->random)
                                                                  : 1 + wh_below(maker->random, 4);
+    }
+    if (wh_one_in(maker->random, 2)) {
+        sizes[2] = wh_below(maker->random, 2); /* all that an image of two dimensions has */
     }
     put_blob(maker, message, sizes, sizeof(sizes));
 }
@@ -412,6 +421,7 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
     uint64_t mode = 0;
     uint64_t length = 256;
     uint32_t list_count = wh_below(random, LIST_MAX);
+    bool image = strstr(shape->name, "Image") != NULL;
     message->size_bytes = sizeof(struct wh_request_header);
     for (int i = 0; i < shape->count; i++) {
         const struct wh_item *item = &shape->items[i];
@@ -427,7 +437,8 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
             put_u64(message, list_count);
             break;
         case WH_FUZZ_HANDLE:
-            put_u64(message, handle_of(maker, kind));
+            put_u64(message, kind == 5 && image && !wh_one_in(random, 10) ? image_of(maker)
+                                                                          : handle_of(maker, kind));
             break;
         case WH_FUZZ_CREATED_LIST:
             put_created_list(maker, message, kind);

@@ -31,7 +31,7 @@ SMALL = ("num_entries", "pattern_size", "input_value_size")
 SIZES = ("size", "offset", "cb", "bytes", "pitch", "num_entries", "width", "height", "depth")
 TRANSFER = "queue mem mode size length events event"
 RECTANGLE = "queue mem mode triple triple size size events event"
-IMAGE = "boolean context +mem image"
+IMAGE = "zero context +mem image"
 LAUNCH = "queue kernel packed geometry events event"
 
 # Messages of hand-written skeletons: an item a word, in order.
@@ -65,7 +65,7 @@ SHAPES = {
     "clCreateImageWithProperties": IMAGE,
     "clCreateImage2D": IMAGE,
     "clCreateImage3D": IMAGE,
-    "clCreateSubDevices": "device list:0x1086 small boolean boolean created:device",
+    "clCreateSubDevices": "device list:0x1086 small zero boolean created:device",
     "clFinish": "queue reads",
     "clWaitForEvents": "events reads",
     "clGetEventInfo": "event= query:0x11d0 size out-size out reads",
