@@ -21,6 +21,7 @@ KINDS = {
     "launches": 1500,
     "maps": 1500,
     "events": 1500,
+    "callbacks": 1500,
     "objects": 1500,
     "builds": 40,
     "mixed": 1500,

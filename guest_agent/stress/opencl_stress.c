@@ -3,14 +3,15 @@
  * SEED PAUSE_US.
  *
  * Threads share a context and have a queue, a kernel and a buffer each, whose contents they keep a
- * copy of. KIND picks the steps: copies, launches, builds, maps, events, objects, or mixed. Now and
- * then a thread pauses for about PAUSE_US, so that both sides go to sleep in every phase. One line
- * at the end; status 1 and the first wrong result, else.
+ * copy of. KIND picks the steps: copies, launches, builds, maps, events, callbacks, objects, or
+ * mixed. Now and then a thread pauses for about PAUSE_US, so that both sides go to sleep in every
+ * phase. One line at the end; status 1 and the first wrong result, else.
  */
 #define CL_TARGET_OPENCL_VERSION 120
 
 #include <CL/cl.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -202,6 +203,32 @@ static void step_objects(struct worker *worker)
     CALL(clReleaseMemObject(buffer));
 }
 
+static void CL_CALLBACK complete(cl_event event, cl_int status, void *data)
+{
+    cl_command_type type = 0;
+    check(clGetEventInfo(event, CL_EVENT_COMMAND_TYPE, sizeof(type), &type, NULL), "in a callback");
+    expect(status == CL_COMPLETE && type == CL_COMMAND_READ_BUFFER, "what a callback is told");
+    sem_post(data);
+}
+
+/* The data of a read are there when its callback runs. */
+static void step_callback(struct worker *worker)
+{
+    sem_t called;
+    cl_event event;
+    sem_init(&called, 0, 0);
+    memset(worker->seen, 0, sizeof(worker->seen));
+    CALL(clEnqueueReadBuffer(worker->queue, worker->buffer, CL_FALSE, 0, SIZE_BYTES, worker->seen,
+                             0, NULL, &event));
+    CALL(clSetEventCallback(event, CL_COMPLETE, complete, &called));
+    CALL(clFlush(worker->queue));
+    while (sem_wait(&called) != 0) {
+    }
+    expect(memcmp(worker->seen, worker->copy, SIZE_BYTES) == 0, "a read, in its callback");
+    CALL(clReleaseEvent(event));
+    sem_destroy(&called);
+}
+
 /* A program of its own, run once: *7, which is odd and can be undone by nobody's mistake. */
 static void step_build(struct worker *worker)
 {
@@ -236,9 +263,11 @@ static const struct {
     bool mixed; /* one of the steps of `mixed`; builds take too long */
     void (*step)(struct worker *worker);
 } steps[] = {
-    {"copies", true, step_write},  {"copies", true, step_read},    {"launches", true, step_launch},
-    {"maps", true, step_map},      {"events", true, step_event},   {"objects", true, step_objects},
-    {"builds", false, step_build}, {"launches", false, step_read},
+    {"copies", true, step_write},       {"copies", true, step_read},
+    {"launches", true, step_launch},    {"maps", true, step_map},
+    {"events", true, step_event},       {"objects", true, step_objects},
+    {"builds", false, step_build},      {"launches", false, step_read},
+    {"callbacks", true, step_callback},
 };
 
 static void *work(void *argument)

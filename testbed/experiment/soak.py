@@ -39,7 +39,7 @@ POLL_S = 0.1
 GUEST_FOLDER = "/tmp/wormhole-soak"
 SLOTS_HELD = "/sys/class/misc/wormhole0/slots_held"
 SESSIONS_MAX = 32  # more than run at once: those of killed clients need a moment to end
-WARM_UP_CLIENTS = 14  # each kind, once killed and once not
+WARM_UP_CLIENTS = 16  # each kind, once killed and once not
 #: The one figure that is not exact: an allocator keeps what it was given.
 RSS = "supervisor_rss_kib"
 RSS_SLACK_KIB = 4096
