@@ -278,7 +278,7 @@ def vm_shell(_: Context, name: str = "wormhole", user: str = "wormhole") -> None
     from testbed.machine.vm import detached_vm, shell_argv
 
     # Becomes ssh, which then has the terminal to itself.
-    argv = [*shell_argv(detached_vm(name), user), *command_after_dashes()]
+    argv = shell_argv(detached_vm(name), user, command_after_dashes())
     os.execvp(argv[0], argv)
 
 

@@ -28,7 +28,7 @@ from testbed.experiment.noise import NoiseWatch
 from testbed.experiment.outcome import Attempt, HostTime, assemble, raw_events
 from testbed.experiment.plan import Trial
 from testbed.experiment.prepare import kernel_cache_seed, native_environment
-from testbed.experiment.program import last_line, run_program
+from testbed.experiment.program import complaint_of, run_program
 from testbed.experiment.runner import TrialFiles, TrialOutcome
 from testbed.experiment.subject import Subject
 from testbed.experiment.systems import System, system
@@ -204,7 +204,7 @@ class Executor:
             where="host",
             events=read_json_objects(stdout),
             lines=end.lines,
-            complaint=last_line(stderr),
+            complaint=complaint_of(stderr),
             facts={**facts, "argv": argv},
         )
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from testbed.errors import TestbedError
+from testbed.machine.guest import complaint_in
 
 KILL_LIMIT_S = 5.0
 TAIL_BYTES = 4096
@@ -118,16 +119,15 @@ class _Timed:
                     self._lines.append((now_ns, line.decode("utf-8", errors="replace").rstrip()))
 
 
-def last_line(path: Path) -> str:
-    """The last non-empty line of a program's output, or an empty text."""
+def complaint_of(path: Path) -> str:
+    """What a program's standard error, in a file, says about a failure; see `complaint_in`."""
     try:
         with path.open("rb") as source:
             source.seek(0, os.SEEK_END)
             source.seek(max(0, source.tell() - TAIL_BYTES))
-            lines = source.read().decode("utf-8", errors="replace").splitlines()
+            return complaint_in(source.read().decode("utf-8", errors="replace"))
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from testbed.experiment.client import client_environment, kept_environment, vend
 from testbed.experiment.events import read_events
 from testbed.experiment.gate import check_trajectory
 from testbed.experiment.prepare import Bundle, conditions, kernel_cache_seed, reference
-from testbed.experiment.program import last_line, run_program
+from testbed.experiment.program import complaint_of, run_program
 from testbed.experiment.systems import system
 from testbed.experiment.workload import Model
 from testbed.machine.artifacts import artifact
@@ -138,7 +138,7 @@ def record_program(
             "record fewer steps, or raise the workload's `timeout_s`",
         )
     if end.status != 0:
-        said = last_line(logs / "stderr.log") or (server_log or ["it said nothing"])[-1]
+        said = complaint_of(logs / "stderr.log") or (server_log or ["it said nothing"])[-1]
         raise TestbedError(
             f"{argv[0]} ended with status {end.status} while being recorded: {said}",
             "try it without recording: ./inv exec --system tcp-sync -- ...",

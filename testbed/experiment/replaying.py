@@ -20,7 +20,7 @@ from testbed.experiment.client import (
 from testbed.experiment.events import json_objects, read_json_objects
 from testbed.experiment.gate import Verdict, check_replay
 from testbed.experiment.prepare import kernel_cache_seed
-from testbed.experiment.program import last_line, run_program
+from testbed.experiment.program import complaint_of, run_program
 from testbed.experiment.recording import Recording, read_recording
 from testbed.experiment.systems import System, check_placement
 from testbed.machine.guest import LIBRARY_PATH
@@ -102,7 +102,7 @@ def _on_host(
         end.status,
         read_json_objects(stdout),
         read_json_objects(stats),
-        last_line(stderr),
+        complaint_of(stderr),
         end.wall_s,
     )
 

@@ -16,6 +16,7 @@ AGENT_SOURCE = REPOSITORY / "guest_agent" / "agent.py"
 AGENT_PATH = "/opt/wormhole/agent.py"
 DRIVER_PATH = "/opt/wormhole/wormhole.ko"
 LIBRARY_PATH = "/opt/wormhole/lib/libwormhole_opencl.so"
+LIBRARY_PREFIX = "wormhole: "  # of what our library prints
 AGENT_TIMEOUT_S = 60.0
 RUN_GRACE_S = 30.0  # what the agent gets beyond the program's own limit
 
@@ -43,9 +44,18 @@ class GuestRun:
 
     @property
     def complaint(self) -> str:
-        """The last non-empty line of its standard error, or an empty text."""
-        lines = (line.strip() for line in reversed(self.stderr.splitlines()))
-        return next(filter(None, lines), "")
+        """The line of its standard error that says most about a failure, or an empty text."""
+        return complaint_in(self.stderr)
+
+
+def complaint_in(text: str) -> str:
+    """Our library's last line, else the last that is not empty, else an empty text.
+
+    What the library says is the cause; what the program made of it came later.
+    """
+    spoken = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in spoken if line.startswith(LIBRARY_PREFIX)]
+    return (ours or spoken or [""])[-1]
 
 
 @dataclass

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.machine.artifacts import artifact, log_path, run_logged
+from testbed.progress import say
 from testbed.protocol.generate import generated_files, write_if_changed
 from testbed.protocol.spec import SPEC_NAMES, spec_path
 
@@ -138,6 +139,7 @@ def native_build(sanitizer: str = "", tests: bool = False) -> NativeBuild:
     build = _builder(sanitizer, tests, generated, log)
 
     def build_with_specs(directory: Path) -> None:
+        say(f"{name}: being built from {len(inputs)} sources (about 20 s)")
         for spec, text in specs.items():
             write_if_changed(directory / SPECS_FOLDER / f"{spec}.yaml", text)
         build(directory)

@@ -11,12 +11,13 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -212,13 +213,17 @@ def detached_vm(name: str) -> VmFacts:
     return vms[name]
 
 
-def shell_argv(facts: VmFacts, user: str = "wormhole") -> list[str]:
-    """The ssh command that opens a shell in a detached VM."""
+def shell_argv(facts: VmFacts, user: str = "wormhole", command: Sequence[str] = ()) -> list[str]:
+    """The ssh command that opens a shell in a detached VM, or runs one command there.
+
+    ssh joins its words and the guest's shell splits them again: so they go quoted.
+    """
     return [
         *("ssh", "-i", str(facts.run_dir / KEY_NAME), "-p", str(facts.ssh_port)),
         *("-o", f"UserKnownHostsFile={facts.run_dir / KNOWN_HOSTS_NAME}"),
         *("-o", "StrictHostKeyChecking=yes", "-o", "IdentitiesOnly=yes"),
         f"{user}@127.0.0.1",
+        *(shlex.quote(word) for word in command),
     ]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import TestbedError
-from testbed.experiment.program import ProgramEnd, last_line, run_program
+from testbed.experiment.program import ProgramEnd, complaint_of, run_program
 
 
 def run(folder: Path, code: str, timeout_s: float = 20.0, timed_lines: bool = False) -> ProgramEnd:
@@ -25,6 +25,14 @@ def run(folder: Path, code: str, timeout_s: float = 20.0, timed_lines: bool = Fa
     )
 
 
+def test_what_our_library_said_is_the_complaint(tmp_path: Path) -> None:
+    path = tmp_path / "err"
+    path.write_text("wormhole: the session is lost\nTraceback\nclFinish: -36\n\n")
+    assert complaint_of(path) == "wormhole: the session is lost"
+    path.write_text("\n")
+    assert complaint_of(path) == complaint_of(tmp_path / "none") == ""
+
+
 def test_outputs_status_environment_and_cpu_time(tmp_path: Path) -> None:
     code = (
         "import os, sys, time\n"
@@ -35,7 +43,7 @@ def test_outputs_status_environment_and_cpu_time(tmp_path: Path) -> None:
     end = run(tmp_path, code)
     assert (end.status, end.timed_out) == (3, False)
     assert (tmp_path / "out").read_text() == "set False\n"
-    assert last_line(tmp_path / "err") == "went wrong"
+    assert complaint_of(tmp_path / "err") == "went wrong"
     assert 0.3 <= end.user_s + end.system_s <= end.wall_s + 0.5
     assert end.max_rss_kib > 1000
 
@@ -77,7 +85,7 @@ def test_a_missing_program_is_a_status_with_its_name(tmp_path: Path) -> None:
         5.0,
     )
     assert end.status == 127
-    assert "/no/such/program" in last_line(tmp_path / "err")
+    assert "/no/such/program" in complaint_of(tmp_path / "err")
 
 
 def test_a_missing_folder_is_a_clear_error(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from testbed.errors import TestbedError
 from testbed.machine.image import GuestImage
 from testbed.machine.qemu_argv import Region, VmConfig, check_config, kernel_arguments, qemu_argv
+from testbed.machine.vm import VmFacts, shell_argv
 
 IMAGE = GuestImage(
     root=Path("/cache/root,1.ext4"),
@@ -108,3 +110,10 @@ def test_tap_takes_the_place_of_user_networking() -> None:
 def test_bad_settings_are_refused_with_the_value(config: VmConfig, said: str) -> None:
     with pytest.raises(TestbedError, match=re.escape(said)):
         check_config(config)
+
+
+def test_words_for_a_guest_arrive_as_they_were_given() -> None:
+    facts = VmFacts("x", 1, 2222, "tcg", Path("/run/x"), "", 0.0, ())
+    argv = shell_argv(facts, command=["bash", "-c", "echo 'a  b' $HOME"])
+    assert shlex.split(" ".join(argv[-3:])) == ["bash", "-c", "echo 'a  b' $HOME"]
+    assert shell_argv(facts)[-1] == "wormhole@127.0.0.1"
