@@ -30,9 +30,9 @@ from host_server.worker_process import SessionOrder, Worker, log
 from testbed.errors import TestbedError
 from testbed.protocol.wire import constant, enum, hash_of_specs, view
 
-DEVICE_MAGIC = 0x4B4E4857
-DEVICE_VERSION = 1
-HELLO, START, STOP = 1, 2, 3
+DEVICE_MAGIC = constant("device_magic")
+DEVICE_VERSION = constant("device_version")
+HELLO, START, STOP = (enum("device_message_type")[name] for name in ("hello", "start", "stop"))
 F_GET_SEALS = 1034
 # While requests are notified one by one, the table is looked at this often and not at each of them.
 SCAN_PAUSE_S = 0.01

@@ -15,7 +15,6 @@ from host_server.loop import Loop
 from host_server.worker_process import SessionOrder, Worker, WorkerSettings, log
 from testbed.protocol.wire import constant, enum, hash_of_specs
 
-SPIN_US_MAX = 10_000_000
 NAME_CHARACTERS_MAX = 16
 
 
@@ -129,7 +128,7 @@ def clean_name(name: bytes) -> str:
 
 def clean_spin_us(spin_us: int) -> int:
     """A client's spin bound, cut to what a worker accepts (microseconds)."""
-    return min(spin_us, SPIN_US_MAX)
+    return min(spin_us, constant("spin_us_max"))
 
 
 def wants_notify_always(switches: int) -> bool:

@@ -10,9 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WH_SPIN_US_DEFAULT 50u
-#define WH_SPIN_US_MAX 10000000u
-
 static struct wh_config config;
 static pthread_once_t config_once = PTHREAD_ONCE_INIT;
 

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from testbed.errors import TestbedError
+from testbed.protocol.wire import constant
 
-DEFAULT_SPIN_US = 50
-SPIN_US_MAX = 10_000_000
+DEFAULT_SPIN_US = constant("spin_us_default")
+SPIN_US_MAX = constant("spin_us_max")
 TRANSPORTS = ("shm", "tcp")
 NOTIFICATIONS = ("adaptive", "always")
 PLACEMENTS = ("process", "guest")  # in the order in which they are measured
