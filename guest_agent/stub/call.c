@@ -500,6 +500,24 @@ void wh_staging_free(struct wh_staging *staging)
     staging->token = 0;
 }
 
+void wh_staging_lend(const struct wh_staging *staging)
+{
+    struct wh_client *client = client_of(staging);
+    if (client != NULL && staging->location != 0) {
+        wh_store32(wh_arena_busy_word(client->arena, staging->location), 1);
+    }
+}
+
+void wh_staging_free_lent(struct wh_staging *staging)
+{
+    struct wh_client *client = client_of(staging);
+    if (client != NULL && staging->location != 0) {
+        release(client, staging->location, true);
+    }
+    staging->location = 0;
+    staging->token = 0;
+}
+
 /* Sets the busy words that the worker will clear, and finishes the header. */
 static void seal(struct wh_call *call, bool wants_reply)
 {

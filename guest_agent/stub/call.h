@@ -126,6 +126,10 @@ int wh_put_staging(struct wh_call *call, struct wh_staging *staging, size_t size
 int wh_staging_copy(struct wh_staging *staging, void *to, size_t size_bytes);
 void wh_staging_free(struct wh_staging *staging);
 
+/* The worker reads the area, too: then it ends only when the worker says so. */
+void wh_staging_lend(const struct wh_staging *staging);
+void wh_staging_free_lent(struct wh_staging *staging);
+
 /*
  * Memory that a buffer lives in, seen by both sides: page-aligned, in the request as its location.
  * The worker clears the block's busy word when nothing uses the buffer any more.

@@ -241,6 +241,9 @@ struct pending_read {
     size_t size_bytes;
     uint64_t token; /* TCP: the data lies in a buffer of ours */
     enum read_flag flag;
+    uint32_t borrowers; /* writes from there that are not done */
+    bool forgotten;     /* by the client */
+    bool lent;          /* the client waits for its block */
 };
 
 static struct pending_read *pending;
@@ -299,21 +302,60 @@ static struct pending_read *find(uint64_t id)
     return read;
 }
 
-/* The client has copied these: nobody can ask about them and need an answer. */
-static void forget(struct wh_session *session, const uint64_t *ids, uint64_t count)
+/* The lock is held. */
+static void end_read(struct wh_session *session, struct pending_read *read)
 {
+    struct pending_read **link = &pending;
+    while (*link != read) {
+        link = &(*link)->next;
+    }
+    *link = read->next;
+    wh_staging_done(session, read->token);
+    if (read->lent && read->token == 0) {
+        wh_bulk_done(session, wh_block_at(session, read->address));
+    }
+    free(read);
+}
+
+/* The client has copied these: nobody can ask about them and need an answer. Each is id << 1, with
+ * the lowest bit set if the client waits for its block. */
+static void forget(struct wh_session *session, const uint64_t *words, uint64_t count)
+{
+    wh_cl_sweep_writes();
     pthread_mutex_lock(&pending_lock);
     for (uint64_t i = 0; i < count; i++) {
-        struct pending_read **link = &pending;
-        while (*link != NULL && (*link)->id != ids[i]) {
-            link = &(*link)->next;
-        }
-        struct pending_read *read = *link;
+        struct pending_read *read = find(words[i] >> 1);
         if (read != NULL && read->flag != READ_PENDING) {
-            *link = read->next;
-            wh_staging_done(session, read->token);
-            free(read);
+            read->forgotten = true;
+            read->lent = (words[i] & 1) != 0;
+            if (read->borrowers == 0) {
+                end_read(session, read);
+            }
         }
+    }
+    pthread_mutex_unlock(&pending_lock);
+}
+
+const void *wh_cl_borrow_read(uint64_t id, size_t offset, size_t size_bytes)
+{
+    const uint8_t *bytes = NULL;
+    pthread_mutex_lock(&pending_lock);
+    struct pending_read *read = find(id);
+    if (read != NULL && !read->forgotten && offset <= read->size_bytes &&
+        size_bytes <= read->size_bytes - offset) {
+        read->borrowers++;
+        bytes = (const uint8_t *)read->address + offset;
+    }
+    pthread_mutex_unlock(&pending_lock);
+    return bytes;
+}
+
+void wh_cl_return_read(struct wh_session *session, uint64_t id)
+{
+    pthread_mutex_lock(&pending_lock);
+    struct pending_read *read = find(id);
+    if (read != NULL && --read->borrowers == 0 && read->forgotten) {
+        end_read(session, read);
     }
     pthread_mutex_unlock(&pending_lock);
 }

@@ -14,7 +14,7 @@
 static void take_mode(struct wh_request *request, struct wh_cl_transfer *transfer)
 {
     uint64_t mode = wh_take_u64(request);
-    request->failed = request->failed || mode > WH_CL_MODE_LET_GO;
+    request->failed = request->failed || mode > WH_CL_MODE_FROM_READ;
     transfer->mode = (enum wh_cl_mode)mode;
     transfer->blocking = mode == WH_CL_MODE_BLOCKING || mode == WH_CL_MODE_HELD;
     transfer->copies = mode == WH_CL_MODE_COPY;
@@ -193,11 +193,21 @@ struct pending_write {
     cl_event event;
     uint64_t block;
     void *copy;
+    uint64_t read; /* whose data it writes; 0: the client's */
     uint32_t done;
 };
 
 static struct pending_write *writes;
 static pthread_mutex_t writes_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void free_write(struct pending_write *write)
+{
+    if (write->read != 0) {
+        wh_cl_return_read(write->session, write->read);
+    }
+    free(write->copy);
+    free(write);
+}
 
 /* Runs in a thread of the real library, which may hold locks of the event: it only gives the
  * client's block back. */
@@ -211,7 +221,7 @@ static void CL_CALLBACK write_done(cl_event event, cl_int status, void *data)
 }
 
 /* Ends the writes whose callback has run; called where the next one begins. */
-static void sweep_writes(void)
+void wh_cl_sweep_writes(void)
 {
     pthread_mutex_lock(&writes_lock);
     struct pending_write **link = &writes;
@@ -220,8 +230,7 @@ static void sweep_writes(void)
         if (__atomic_load_n(&write->done, __ATOMIC_ACQUIRE) != 0) {
             *link = write->next;
             wh_cl->clReleaseEvent(write->event);
-            free(write->copy);
-            free(write);
+            free_write(write);
         } else {
             link = &write->next;
         }
@@ -231,7 +240,7 @@ static void sweep_writes(void)
 
 /* Inline bytes live as long as the call; the device may read later. */
 static struct pending_write *new_write(struct wh_request *request, size_t size, const void **from,
-                                       uint64_t block)
+                                       uint64_t block, uint64_t read)
 {
     struct pending_write *write = calloc(1, sizeof(*write));
     if (write == NULL) {
@@ -239,7 +248,8 @@ static struct pending_write *new_write(struct wh_request *request, size_t size, 
     }
     write->session = request->session;
     write->block = block;
-    if (block == 0) {
+    write->read = read;
+    if (block == 0 && read == 0) {
         write->copy = malloc(size);
         if (write->copy == NULL) {
             free(write);
@@ -249,12 +259,6 @@ static struct pending_write *new_write(struct wh_request *request, size_t size, 
         *from = write->copy;
     }
     return write;
-}
-
-static void free_write(struct pending_write *write)
-{
-    free(write->copy);
-    free(write);
 }
 
 /* The event is given over. Without callbacks in the library the data's end can only be waited for.
@@ -303,17 +307,21 @@ static cl_int write_now(struct wh_request *request, const struct wh_cl_transfer 
     return wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
 }
 
+/* From a block of the client's, from what a read brings, or from a copy of other bytes. */
 static cl_int write_later(struct wh_request *request, const struct wh_cl_transfer *transfer,
-                          const void *from, uint64_t block)
+                          const void *from, uint64_t block, uint64_t read)
 {
     cl_event event = NULL;
     if (wh_cl_requests_stay) {
         cl_int error = enqueue_write(transfer, from, transfer->created == 0 ? NULL : &event);
         return wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
     }
-    sweep_writes();
+    wh_cl_sweep_writes();
     struct pending_write *write =
-        new_write(request, transfer->size, &from, transfer->copies ? 0 : block);
+        new_write(request, transfer->size, &from, transfer->copies ? 0 : block, read);
+    if (write == NULL && read != 0) {
+        wh_cl_return_read(request->session, read);
+    }
     if (transfer->copies) {
         wh_bulk_done(request->session, block);
         block = 0;
@@ -351,7 +359,32 @@ static int write_data(struct wh_request *request, uint16_t opcode, struct wh_cl_
     } else if (transfer->blocking) {
         error = write_now(request, transfer, from, block);
     } else {
-        error = write_later(request, transfer, from, block);
+        error = write_later(request, transfer, from, block, 0);
+    }
+    wh_cl_look(&reads, NULL);
+    wh_cl_reply_error(request, opcode, error);
+    wh_cl_reply_flags(request, &reads);
+    wh_cl_reply_reads(request, &reads);
+    return 0;
+}
+
+static int write_from_read(struct wh_request *request, uint16_t opcode,
+                           struct wh_cl_transfer *transfer)
+{
+    struct wh_cl_reads reads;
+    uint64_t id = wh_take_u64(request);
+    size_t offset = wh_take_u64(request);
+    wh_cl_take_reads(request, &reads);
+    if (wh_request_failed(request) || transfer->size == 0) {
+        return -EBADMSG;
+    }
+    cl_int error = transfer->error;
+    if (error == CL_SUCCESS) {
+        const void *from = wh_cl_borrow_read(id, offset, transfer->size);
+        if (from == NULL) {
+            return -EBADMSG;
+        }
+        error = write_later(request, transfer, from, 0, id);
     }
     wh_cl_look(&reads, NULL);
     wh_cl_reply_error(request, opcode, error);
@@ -366,6 +399,9 @@ static int write_buffer(struct wh_request *request, uint16_t opcode)
     take_transfer(request, &transfer);
     if (is_hold(&transfer)) {
         return hold(request, opcode, &transfer);
+    }
+    if (transfer.mode == WH_CL_MODE_FROM_READ) {
+        return write_from_read(request, opcode, &transfer);
     }
     return end_piece(&transfer, write_data(request, opcode, &transfer));
 }

@@ -15,6 +15,7 @@ enum wh_cl_mode {
     WH_CL_MODE_HOLD = 4,     /* holds the transfer's place in the queue for the client */
     WH_CL_MODE_HELD = 5,     /* a blocking piece of what is held */
     WH_CL_MODE_LET_GO = 6,   /* the client is done */
+    WH_CL_MODE_FROM_READ = 7 /* later, from what a pending read will have brought */
 };
 
 /* What every transfer request begins with. A rectangle has an origin, region and pitches instead of
@@ -46,6 +47,14 @@ int wh_cl_let_go(struct wh_request *request, uint16_t opcode);
 
 /* The queue in which the pieces of a held transfer run. */
 cl_int wh_cl_side_queue(uint64_t id, cl_command_queue *queue);
+
+/* Data of a read that the client has not seen yet, for a write from there; NULL if there is no
+ * such. It stays until it was returned and forgotten. */
+const void *wh_cl_borrow_read(uint64_t id, size_t offset, size_t size_bytes);
+void wh_cl_return_read(struct wh_session *session, uint64_t id);
+
+/* Ends what writes that are done have kept. */
+void wh_cl_sweep_writes(void);
 
 /* A read whose event is given over; without one the queue is finished to find out. 0 or -ENOMEM. */
 int wh_cl_add_read(uint64_t id, cl_command_queue queue, cl_event event, const void *address,

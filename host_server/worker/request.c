@@ -173,6 +173,11 @@ const void *wh_take_bulk(struct wh_request *request, size_t *size_bytes, uint64_
     return bytes;
 }
 
+uint64_t wh_block_at(const struct wh_session *session, const void *address)
+{
+    return (uint64_t)((const uint8_t *)address - session->arena);
+}
+
 void *wh_take_backing(struct wh_request *request, size_t size_bytes, uint64_t *block)
 {
     const size_t gap_bytes = WH_PAGE_BYTES - WH_BLOCK_HEADER_BYTES; /* data begins with a page */

@@ -41,6 +41,9 @@ const void *wh_take_large(struct wh_request *request, size_t *size_bytes, size_t
 const void *wh_take_bulk(struct wh_request *request, size_t *size_bytes, uint64_t *block);
 void wh_bulk_done(struct wh_session *session, uint64_t block);
 
+/* The block whose data begins at an address that wh_take_staging gave, without a token. */
+uint64_t wh_block_at(const struct wh_session *session, const void *address);
+
 /* Memory of the session in which an object of size_bytes shall live, page-aligned; NULL without any
  * (*block is 0) or on failure. wh_bulk_done gives it back. */
 void *wh_take_backing(struct wh_request *request, size_t size_bytes, uint64_t *block);

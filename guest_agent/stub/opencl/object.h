@@ -316,8 +316,24 @@ void wh_cl_read_put(struct wh_call *call, struct wh_cl_read *read); /* id and st
 void wh_cl_read_add(struct wh_cl_read *read);
 void wh_cl_read_cancel(struct wh_cl_read *read);
 
-/* The queue of a pending read that fills part of this memory, 0 if none does. */
-uint64_t wh_cl_read_into(const void *memory, size_t size_bytes);
+/* The queue of a pending read that fills part of this memory, 0 if none does. rows: only of those
+ * that fill rows. */
+uint64_t wh_cl_read_into(const void *memory, size_t size_bytes, bool rows);
+
+/*
+ * What a write takes whose source is the target of a read before it that is still pending: the
+ * server writes the bytes that it will have read. Gives how many of the bytes from `memory` on come
+ * from one place: source->read, or the memory itself if that is NULL. What must come before the
+ * write is what is in its queue, or what it waits for.
+ */
+struct wh_cl_source {
+    struct wh_cl_read *read;
+    uint64_t id;
+    size_t offset;
+};
+size_t wh_cl_source_begin(struct wh_cl_source *source, const void *memory, size_t size_bytes,
+                          uint64_t queue, bool waits);
+void wh_cl_source_end(struct wh_cl_source *source); /* after the write was published */
 
 /* Lets go of memory that pending reads would fill; false if there are none. */
 bool wh_cl_reads_abandon(const void *memory, size_t size_bytes);

@@ -35,6 +35,8 @@ struct wh_cl_read {
     struct wh_cl_rows rows;
     size_t size_bytes;
     uint32_t serial;
+    uint32_t borrowers; /* writes from its staging area that are about to be published */
+    bool lent;          /* there were some: the server says when the area is free */
 };
 
 static struct wh_cl_read *pending;
@@ -119,6 +121,9 @@ void wh_cl_read_add(struct wh_cl_read *read)
 
 static void free_staging(struct wh_cl_read *read)
 {
+    if (read->lent) {
+        wh_staging_free_lent(&read->staging);
+    }
     read->staging.token = 0; /* the server releases its buffer itself, see wh_cl_take_reads */
     if (read->staging.location != 0) {
         wh_staging_free(&read->staging);
@@ -150,7 +155,7 @@ static bool fills(const struct wh_cl_read *read, const void *memory, size_t size
     return read->to != NULL && to < begin + size_bytes && begin < to + extent_bytes(read);
 }
 
-uint64_t wh_cl_read_into(const void *memory, size_t size_bytes)
+uint64_t wh_cl_read_into(const void *memory, size_t size_bytes, bool rows)
 {
     uint64_t queue = 0;
     if (__atomic_load_n(&pending_count, __ATOMIC_ACQUIRE) == 0) {
@@ -158,10 +163,63 @@ uint64_t wh_cl_read_into(const void *memory, size_t size_bytes)
     }
     pthread_mutex_lock(&pending_lock);
     for (const struct wh_cl_read *read = pending; read != NULL && queue == 0; read = read->next) {
-        queue = fills(read, memory, size_bytes) ? read->queue : 0;
+        bool counts = !rows || read->packed != NULL;
+        queue = counts && fills(read, memory, size_bytes) ? read->queue : 0;
     }
     pthread_mutex_unlock(&pending_lock);
     return queue;
+}
+
+/* Looks at one pending read: the latest that fills the first byte is the source, and what another
+ * one fills ends its part. */
+static void look_at(struct wh_cl_source *source, struct wh_cl_read *read, uintptr_t begin,
+                    size_t *covered, size_t *next)
+{
+    uintptr_t to = (uintptr_t)read->to;
+    if (to > begin) {
+        *next = to - begin < *next ? to - begin : *next;
+        return;
+    }
+    source->read = read;
+    source->offset = begin - to;
+    *covered = read->size_bytes - source->offset;
+}
+
+size_t wh_cl_source_begin(struct wh_cl_source *source, const void *memory, size_t size_bytes,
+                          uint64_t queue, bool waits)
+{
+    size_t covered = size_bytes;
+    size_t next = size_bytes;
+    memset(source, 0, sizeof(*source));
+    if (__atomic_load_n(&pending_count, __ATOMIC_ACQUIRE) == 0) {
+        return size_bytes;
+    }
+    uint32_t serial = wh_session_serial();
+    pthread_mutex_lock(&pending_lock);
+    for (struct wh_cl_read *read = pending; read != NULL; read = read->next) {
+        bool before = waits || read->queue == queue;
+        if (before && read->packed == NULL && read->serial == serial &&
+            fills(read, memory, size_bytes)) {
+            look_at(source, read, (uintptr_t)memory, &covered, &next);
+        }
+    }
+    if (source->read != NULL) {
+        source->id = source->read->id;
+        source->read->borrowers++;
+        source->read->lent = true;
+        wh_staging_lend(&source->read->staging);
+    }
+    pthread_mutex_unlock(&pending_lock);
+    return covered < next ? covered : next;
+}
+
+void wh_cl_source_end(struct wh_cl_source *source)
+{
+    if (source->read != NULL) {
+        pthread_mutex_lock(&pending_lock);
+        source->read->borrowers--;
+        pthread_mutex_unlock(&pending_lock);
+    }
 }
 
 bool wh_cl_reads_abandon(const void *memory, size_t size_bytes)
@@ -203,11 +261,16 @@ static void put_copied(struct wh_call *call)
     if (__atomic_load_n(&copied, __ATOMIC_ACQUIRE) != NULL) {
         uint32_t serial = wh_session_serial();
         pthread_mutex_lock(&pending_lock);
-        while (copied != NULL && count < WH_CL_READS_ASKED_MAX) {
-            struct wh_cl_read *read = copied;
-            copied = read->next;
+        struct wh_cl_read **link = &copied;
+        while (*link != NULL && count < WH_CL_READS_ASKED_MAX) {
+            struct wh_cl_read *read = *link;
+            if (read->borrowers > 0) {
+                link = &read->next; /* the server must know it a little longer */
+                continue;
+            }
+            *link = read->next;
             if (read->serial == serial) {
-                ids[count++] = read->id;
+                ids[count++] = read->id << 1 | read->lent;
             }
             free(read->packed);
             free(read);

@@ -193,6 +193,21 @@ static cl_int write_piece(const struct wh_cl_transfer *transfer, size_t done, si
     return error;
 }
 
+static cl_int write_from_read(const struct wh_cl_transfer *transfer, size_t done, size_t piece,
+                              const struct wh_cl_source *source)
+{
+    struct wh_cl_reads reads;
+    struct wh_call call;
+    if (wh_call_begin(&call, transfer->opcode) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_cl_put_transfer(&call, transfer, done, piece, WH_CL_MODE_FROM_READ);
+    wh_put_u64(&call, source->id);
+    wh_put_u64(&call, source->offset);
+    wh_cl_put_no_reads(&call, &reads);
+    return wh_cl_call_shape(&call, transfer->queue, wh_cl_transfer_shape(transfer));
+}
+
 enum wh_cl_mode wh_cl_write_mode(const struct wh_cl_transfer *transfer, size_t size)
 {
     if (transfer->hold != 0) {
@@ -235,13 +250,20 @@ static cl_int move(const struct wh_cl_transfer *transfer, struct wh_cl_object *e
     do {
         size_t left = transfer->size - done;
         size_t piece = left < limit ? left : limit;
+        struct wh_cl_source source = {0};
+        if (transfer->to == NULL && transfer->blocking == CL_FALSE) {
+            piece = wh_cl_source_begin(&source, (const uint8_t *)transfer->from + done, piece,
+                                       wh_cl_handle(transfer->queue), transfer->wait_count > 0);
+        }
         cl_int error = wh_cl_piece_begin(&pieces, piece == left);
         if (error == CL_SUCCESS && transfer->to == NULL) {
-            error = write_piece(&pieces.transfer, done, piece);
+            error = source.read != NULL ? write_from_read(&pieces.transfer, done, piece, &source)
+                                        : write_piece(&pieces.transfer, done, piece);
         } else if (error == CL_SUCCESS) {
             error = transfer->blocking != CL_FALSE ? read_now(&pieces.transfer, done, piece)
                                                    : read_later(&pieces.transfer, done, piece);
         }
+        wh_cl_source_end(&source);
         if (error == WH_CL_NO_ROOM && piece > 1) {
             limit = piece / 2; /* small enough ones need no room at all */
             wh_cl_piece_again(&pieces);
@@ -263,6 +285,19 @@ void wh_cl_piece_again(struct wh_cl_pieces *pieces)
     }
 }
 
+/* rows: what fills them is not written from the server's memory. */
+static void settle(const void *memory, size_t size, bool rows)
+{
+    if (size == 0 || wh_cl_read_into(memory, size, false) == 0) {
+        return;
+    }
+    wh_cl_ask_reads(0);
+    uint64_t queue = wh_cl_read_into(memory, size, rows);
+    if (queue != 0) {
+        (void)wh_cl_finish(queue);
+    }
+}
+
 /* Whether a transfer that blocks is worth, or needs, a command that holds its place. */
 static bool is_held(const struct wh_cl_transfer *transfer)
 {
@@ -279,20 +314,13 @@ cl_int wh_cl_read(const struct wh_cl_transfer *transfer, struct wh_cl_object *ev
 
 cl_int wh_cl_write(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)
 {
-    wh_cl_settle_source(transfer->from, transfer->size);
+    settle(transfer->from, transfer->size, transfer->blocking == CL_FALSE);
     return is_held(transfer) ? wh_cl_held_transfer(transfer, event, move) : move(transfer, event);
 }
 
 void wh_cl_settle_source(const void *memory, size_t size)
 {
-    uint64_t queue = size > 0 ? wh_cl_read_into(memory, size) : 0;
-    if (queue != 0) {
-        wh_cl_ask_reads(0);
-        queue = wh_cl_read_into(memory, size);
-    }
-    if (queue != 0) {
-        (void)wh_cl_finish(queue);
-    }
+    settle(memory, size, false);
 }
 
 /* What both entry points do around the transfer itself. */

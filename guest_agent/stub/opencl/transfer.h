@@ -31,6 +31,7 @@ enum wh_cl_mode {
     WH_CL_MODE_HOLD = 4,     /* holds the transfer's place in the queue for us */
     WH_CL_MODE_HELD = 5,     /* a blocking piece of what is held */
     WH_CL_MODE_LET_GO = 6,   /* we are done */
+    WH_CL_MODE_FROM_READ = 7 /* written later, from what a pending read will have brought */
 };
 
 /* From here on it is faster to copy in place, with a message more, than twice. */
@@ -74,7 +75,8 @@ void wh_cl_put_write(struct wh_call *call, enum wh_cl_mode mode, const void *byt
 cl_int wh_cl_held_transfer(const struct wh_cl_transfer *transfer, struct wh_cl_object *event,
                            cl_int (*move)(const struct wh_cl_transfer *, struct wh_cl_object *));
 
-/* The source of a write may be what a read before it fills: then that has to come first. */
+/* The source of a write may be what a read before it fills: then that has to come first. For those
+ * who cannot let the server write it from there (wh_cl_source_begin). */
 void wh_cl_settle_source(const void *memory, size_t size);
 
 /* What the stub can tell itself: objects, contexts, bounds. An API error. */

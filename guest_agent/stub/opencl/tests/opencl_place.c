@@ -1,0 +1,448 @@
+/*
+ * opencl_place.c - memory that client and server both see: maps, pinned memory, large transfers
+ * that hold their place in the queue, writes from what a read will have brought. Every scenario
+ * also holds for native OpenCL: `opencl_place SCENARIO...`, without one it lists them.
+ */
+#define CL_TARGET_OPENCL_VERSION 120
+#define CL_USE_DEPRECATED_OPENCL_1_2_APIS
+#define CL_USE_DEPRECATED_OPENCL_1_1_APIS
+
+#include <CL/cl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+
+#define EXPECT(got, wanted)                                                                        \
+    do {                                                                                           \
+        long long got_ = (long long)(got);                                                         \
+        long long wanted_ = (long long)(wanted);                                                   \
+        if (got_ != wanted_) {                                                                     \
+            fprintf(stderr, "%s:%d: %s is %lld, not %lld\n", __func__, __LINE__, #got, got_,       \
+                    wanted_);                                                                      \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+#define OK(call) EXPECT(call, CL_SUCCESS)
+
+static const char *const source =
+    "__kernel void put(__global int *to, int value) { to[get_global_id(0)] = value; }\n"
+    "__kernel void add(__global int *to, int value) { to[get_global_id(0)] += value; }\n";
+
+static cl_device_id device;
+static cl_context context;
+static cl_command_queue queue;
+static cl_program program;
+
+static cl_command_queue new_queue(cl_command_queue_properties properties)
+{
+    cl_int error = CL_SUCCESS;
+    cl_command_queue made = clCreateCommandQueue(context, device, properties, &error);
+    OK(error);
+    return made;
+}
+
+static void open_all(void)
+{
+    cl_platform_id platform;
+    cl_int error = CL_SUCCESS;
+    OK(clGetPlatformIDs(1, &platform, NULL));
+    OK(clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL));
+    context = clCreateContext(NULL, 1, &device, NULL, NULL, &error);
+    OK(error);
+    queue = new_queue(0);
+    program = clCreateProgramWithSource(context, 1, (const char **)&source, NULL, &error);
+    OK(error);
+    OK(clBuildProgram(program, 0, NULL, NULL, NULL, NULL));
+}
+
+static cl_mem buffer_of(size_t size, cl_mem_flags flags, void *data)
+{
+    cl_int error = CL_SUCCESS;
+    cl_mem buffer = clCreateBuffer(context, flags, size, data, &error);
+    OK(error);
+    return buffer;
+}
+
+static cl_event gate(void)
+{
+    cl_int error = CL_SUCCESS;
+    cl_event event = clCreateUserEvent(context, &error);
+    OK(error);
+    return event;
+}
+
+static uint8_t *random_bytes(size_t size, uint32_t seed)
+{
+    uint32_t *bytes = malloc(size + 8);
+    for (size_t i = 0; i < size / 4 + 1; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        bytes[i] = seed;
+    }
+    return (uint8_t *)bytes;
+}
+
+static void launch(cl_command_queue where, const char *name, cl_mem to, int value, size_t global,
+                   cl_uint waits, const cl_event *list)
+{
+    cl_int error = CL_SUCCESS;
+    cl_kernel kernel = clCreateKernel(program, name, &error);
+    OK(error);
+    OK(clSetKernelArg(kernel, 0, sizeof(to), &to));
+    OK(clSetKernelArg(kernel, 1, sizeof(value), &value));
+    OK(clEnqueueNDRangeKernel(where, kernel, 1, NULL, &global, NULL, waits, list, NULL));
+    OK(clReleaseKernel(kernel));
+}
+
+static void *map(cl_mem buffer, cl_map_flags flags, size_t offset, size_t size)
+{
+    cl_int error = CL_SUCCESS;
+    void *address =
+        clEnqueueMapBuffer(queue, buffer, CL_TRUE, flags, offset, size, 0, NULL, NULL, &error);
+    OK(error);
+    return address;
+}
+
+static void unmap(cl_mem buffer, void *address)
+{
+    OK(clEnqueueUnmapMemObject(queue, buffer, address, 0, NULL, NULL));
+}
+
+/* What the host writes the kernel sees, and the other way round; in parts, too. */
+static void maps(void)
+{
+    static const size_t sizes[] = {4, 1000, 4096, 5000, 100000, 3 * MIB};
+    static const cl_mem_flags kinds[] = {0, CL_MEM_ALLOC_HOST_PTR};
+    for (size_t k = 0; k < 2 * sizeof(sizes) / sizeof(sizes[0]); k++) {
+        size_t count = sizes[k / 2] / 4;
+        cl_mem buffer = buffer_of(count * 4, CL_MEM_READ_WRITE | kinds[k % 2], NULL);
+        int *whole = map(buffer, CL_MAP_WRITE_INVALIDATE_REGION, 0, count * 4);
+        EXPECT((uintptr_t)whole % 64, 0);
+        for (size_t i = 0; i < count; i++) {
+            whole[i] = (int)i;
+        }
+        unmap(buffer, whole);
+        launch(queue, "add", buffer, 5, count, 0, NULL);
+        size_t at = count / 3;
+        int *part = map(buffer, CL_MAP_READ | CL_MAP_WRITE, at * 4, (count - at) * 4);
+        for (size_t i = at; i < count; i++) {
+            EXPECT(part[i - at], i + 5);
+        }
+        part[0] = -1;
+        unmap(buffer, part);
+        int seen = 0;
+        OK(clEnqueueReadBuffer(queue, buffer, CL_TRUE, at * 4, 4, &seen, 0, NULL, NULL));
+        EXPECT(seen, -1);
+        OK(clReleaseMemObject(buffer));
+    }
+}
+
+/* The application is told what it asked for, wherever the buffer lies. */
+static void what_is_told(void)
+{
+    static int data[4096];
+    cl_mem_flags flags = 0;
+    void *host = data;
+    cl_uint count = 9;
+    size_t size = 0;
+    for (int i = 0; i < 4096; i++) {
+        data[i] = i;
+    }
+    const cl_mem_flags asked = CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR | CL_MEM_ALLOC_HOST_PTR;
+    cl_mem buffer = buffer_of(sizeof(data), asked, data);
+    OK(clGetMemObjectInfo(buffer, CL_MEM_FLAGS, sizeof(flags), &flags, NULL));
+    EXPECT(flags, asked);
+    OK(clGetMemObjectInfo(buffer, CL_MEM_HOST_PTR, sizeof(host), &host, NULL));
+    OK(clGetMemObjectInfo(buffer, CL_MEM_SIZE, sizeof(size), &size, NULL));
+    EXPECT(size, sizeof(data));
+    int *mapped = map(buffer, CL_MAP_READ, 0, sizeof(data));
+    EXPECT(memcmp(mapped, data, sizeof(data)), 0);
+    EXPECT(mapped == data, 0);
+    OK(clGetMemObjectInfo(buffer, CL_MEM_MAP_COUNT, sizeof(count), &count, NULL));
+    EXPECT(count, 1);
+    EXPECT(clEnqueueUnmapMemObject(queue, buffer, mapped + 1, 0, NULL, NULL), CL_INVALID_VALUE);
+    unmap(buffer, mapped);
+    EXPECT(clEnqueueUnmapMemObject(queue, buffer, mapped, 0, NULL, NULL), CL_INVALID_VALUE);
+    OK(clFinish(queue));
+    OK(clReleaseMemObject(buffer));
+}
+
+/* Parts of one buffer that overlap, mapped and copied. */
+static void parts(void)
+{
+    enum { N = 1 << 19 };
+    static int result[N];
+    cl_int error = CL_SUCCESS;
+    cl_mem whole = buffer_of(N * 4, CL_MEM_READ_WRITE, NULL);
+    const cl_buffer_region first = {4096, N * 2};
+    const cl_buffer_region second = {8192, N * 2};
+    cl_mem a = clCreateSubBuffer(whole, 0, CL_BUFFER_CREATE_TYPE_REGION, &first, &error);
+    OK(error);
+    cl_mem b = clCreateSubBuffer(whole, 0, CL_BUFFER_CREATE_TYPE_REGION, &second, &error);
+    OK(error);
+    launch(queue, "put", whole, 1, N, 0, NULL);
+    int *mapped = map(a, CL_MAP_WRITE, 400, 800);
+    for (int i = 0; i < 200; i++) {
+        EXPECT(mapped[i], 1);
+        mapped[i] = 2;
+    }
+    unmap(a, mapped);
+    launch(queue, "add", b, 10, N / 2, 0, NULL);
+    OK(clEnqueueReadBuffer(queue, whole, CL_TRUE, 0, sizeof(result), result, 0, NULL, NULL));
+    for (int i = 0; i < N; i++) {
+        int wanted = i >= 1024 + 100 && i < 1024 + 300 ? 2 : 1;
+        wanted += i >= 2048 && i < 2048 + N / 2 ? 10 : 0;
+        EXPECT(result[i], wanted);
+    }
+    for (int i = 0; i < N / 2; i++) {
+        result[i] = i;
+    }
+    OK(clEnqueueWriteBuffer(queue, b, CL_TRUE, 0, N * 2, result, 0, NULL, NULL));
+    OK(clReleaseMemObject(whole)); /* the parts hold it */
+    mapped = map(b, CL_MAP_READ, 0, N * 2);
+    EXPECT(memcmp(mapped, result, N * 2), 0);
+    unmap(b, mapped);
+    OK(clReleaseMemObject(a));
+    OK(clReleaseMemObject(b));
+}
+
+/* A buffer that is given up while a command still waits to write to it; its memory is not another's
+ * before that. */
+static void given_up_in_use(void)
+{
+    enum { N = 1 << 16, OTHERS = 8 };
+    static int result[N];
+    cl_event never = gate();
+    cl_command_queue held = new_queue(0);
+    cl_mem others[OTHERS];
+    for (int round = 0; round < 3; round++) {
+        cl_mem buffer = buffer_of(N * 4, CL_MEM_READ_WRITE, NULL);
+        launch(held, "put", buffer, 77, N, 1, &never);
+        OK(clReleaseMemObject(buffer));
+    }
+    for (int i = 0; i < OTHERS; i++) {
+        others[i] = buffer_of(N * 4, CL_MEM_READ_WRITE, NULL);
+        launch(queue, "put", others[i], i, N, 0, NULL);
+    }
+    OK(clFinish(queue));
+    OK(clSetUserEventStatus(never, CL_COMPLETE));
+    OK(clFinish(held));
+    for (int i = 0; i < OTHERS; i++) {
+        OK(clEnqueueReadBuffer(queue, others[i], CL_TRUE, 0, N * 4, result, 0, NULL, NULL));
+        EXPECT(result[0], i);
+        EXPECT(result[N - 1], i);
+        OK(clReleaseMemObject(others[i]));
+    }
+    OK(clReleaseEvent(never));
+    OK(clReleaseCommandQueue(held));
+}
+
+enum { WHOLE = 3 << 20, ADDS = 40 };
+static cl_mem together;
+
+static void *adds(void *data)
+{
+    (void)data;
+    for (int i = 0; i < ADDS; i++) {
+        launch(queue, "add", together, 1, WHOLE / 4, 0, NULL);
+    }
+    OK(clFlush(queue));
+    return NULL;
+}
+
+/* Kernels of another thread in the same queue come before or after all of a transfer. */
+static void transfers_are_whole(void)
+{
+    static int values[WHOLE / 4];
+    pthread_t thread;
+    together = buffer_of(WHOLE, CL_MEM_READ_WRITE, NULL);
+    launch(queue, "put", together, 0, WHOLE / 4, 0, NULL);
+    OK(clFinish(queue));
+    EXPECT(pthread_create(&thread, NULL, adds, NULL), 0);
+    for (int i = 1; i <= 10; i++) {
+        OK(clEnqueueReadBuffer(queue, together, CL_TRUE, 0, WHOLE, values, 0, NULL, NULL));
+        for (size_t k = 0; k < WHOLE / 4; k++) {
+            EXPECT(values[k], values[0]);
+        }
+        for (size_t k = 0; k < WHOLE / 4; k++) {
+            values[k] = 1000 * i;
+        }
+        OK(clEnqueueWriteBuffer(queue, together, CL_TRUE, 0, WHOLE, values, 0, NULL, NULL));
+    }
+    EXPECT(pthread_join(thread, NULL), 0);
+    OK(clEnqueueReadBuffer(queue, together, CL_TRUE, 0, WHOLE, values, 0, NULL, NULL));
+    for (size_t k = 0; k < WHOLE / 4; k++) {
+        EXPECT(values[k], values[0]);
+    }
+    OK(clReleaseMemObject(together));
+}
+
+static void *opens_gate(void *data)
+{
+    usleep(20000);
+    OK(clSetUserEventStatus(data, CL_COMPLETE));
+    return NULL;
+}
+
+/* What a transfer that blocks waits for; its event is complete, and timed, when it is back. */
+static void blocking_events(void)
+{
+    static const cl_command_queue_properties kinds[] = {CL_QUEUE_PROFILING_ENABLE,
+                                                        CL_QUEUE_PROFILING_ENABLE |
+                                                            CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE};
+    uint8_t *bytes = random_bytes(WHOLE, 3);
+    uint8_t *result = malloc(WHOLE);
+    for (int k = 0; k < 4; k++) {
+        cl_command_queue timed = new_queue(kinds[k % 2]);
+        cl_mem buffer = buffer_of(WHOLE, CL_MEM_READ_WRITE, NULL);
+        cl_event never = gate();
+        cl_event events[2];
+        cl_ulong times[4];
+        cl_int status = 1;
+        cl_command_type type = 0;
+        pthread_t thread;
+        EXPECT(pthread_create(&thread, NULL, opens_gate, never), 0);
+        OK(clEnqueueWriteBuffer(timed, buffer, CL_TRUE, 0, WHOLE, bytes, 1, &never, &events[0]));
+        OK(clEnqueueReadBuffer(timed, buffer, CL_TRUE, 0, WHOLE, result, 1, events, &events[1]));
+        EXPECT(memcmp(bytes, result, WHOLE), 0);
+        for (int i = 0; i < 2; i++) {
+            OK(clGetEventInfo(events[i], CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status,
+                              NULL));
+            EXPECT(status, CL_COMPLETE);
+            OK(clGetEventInfo(events[i], CL_EVENT_COMMAND_TYPE, sizeof(type), &type, NULL));
+            EXPECT(type, i == 0 ? CL_COMMAND_WRITE_BUFFER : CL_COMMAND_READ_BUFFER);
+            for (int t = 0; t < 4; t++) {
+                OK(clGetEventProfilingInfo(events[i], CL_PROFILING_COMMAND_QUEUED + t, 8, &times[t],
+                                           NULL));
+            }
+            EXPECT(times[0] <= times[1] && times[1] <= times[2] && times[2] <= times[3], 1);
+            OK(clReleaseEvent(events[i]));
+        }
+        EXPECT(pthread_join(thread, NULL), 0);
+        OK(clReleaseEvent(never));
+        OK(clReleaseMemObject(buffer));
+        OK(clReleaseCommandQueue(timed));
+    }
+    free(bytes);
+    free(result);
+}
+
+/* A write takes what a read before it in the queue brings, though a user event of the same thread
+ * holds both back. */
+static void write_from_gated_read(void)
+{
+    static const size_t sizes[] = {4, 1000, 100000, 3 * MIB};
+    for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+        size_t size = sizes[k];
+        uint8_t *bytes = random_bytes(size, (uint32_t)k);
+        uint8_t *host = calloc(1, size);
+        uint8_t *result = calloc(1, size);
+        cl_mem from = buffer_of(size, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, bytes);
+        cl_mem to = buffer_of(size, CL_MEM_READ_WRITE, NULL);
+        cl_event never = gate();
+        OK(clEnqueueReadBuffer(queue, from, CL_FALSE, 0, size, host, 1, &never, NULL));
+        OK(clEnqueueWriteBuffer(queue, to, CL_FALSE, 0, size, host, 0, NULL, NULL));
+        OK(clEnqueueReadBuffer(queue, to, CL_FALSE, 0, size, result, 0, NULL, NULL));
+        OK(clSetUserEventStatus(never, CL_COMPLETE));
+        OK(clFinish(queue));
+        EXPECT(memcmp(host, bytes, size), 0);
+        EXPECT(memcmp(result, bytes, size), 0);
+        free(bytes);
+        free(host);
+        free(result);
+        OK(clReleaseEvent(never));
+        OK(clReleaseMemObject(from));
+        OK(clReleaseMemObject(to));
+    }
+}
+
+/* The same in a queue without order, where events make it; from two reads and what lies between,
+ * and with a second gate that holds the write back when the read has long been seen. */
+static void write_from_parts_of_reads(void)
+{
+    enum { N = 200000, PART = 60000, GAP = 70000 };
+    cl_command_queue loose = new_queue(CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
+    uint8_t *bytes = random_bytes(N, 9);
+    uint8_t *host = random_bytes(N, 11);
+    uint8_t *wanted = malloc(N);
+    uint8_t *result = calloc(1, N);
+    cl_mem from = buffer_of(N, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, bytes);
+    cl_mem to = buffer_of(N, CL_MEM_READ_WRITE, NULL);
+    cl_event gates[2] = {gate(), gate()};
+    cl_event waits[3] = {NULL, NULL, gates[1]};
+    cl_event written;
+    memcpy(wanted, host, N);
+    memcpy(wanted, bytes, PART);
+    memcpy(wanted + GAP, bytes + GAP, PART);
+    OK(clEnqueueReadBuffer(loose, from, CL_FALSE, 0, PART, host, 1, gates, &waits[0]));
+    OK(clEnqueueReadBuffer(loose, from, CL_FALSE, GAP, PART, host + GAP, 1, gates, &waits[1]));
+    OK(clEnqueueWriteBuffer(loose, to, CL_FALSE, 0, N, host, 3, waits, &written));
+    OK(clSetUserEventStatus(gates[0], CL_COMPLETE));
+    OK(clWaitForEvents(2, waits));
+    EXPECT(memcmp(host, wanted, N), 0);
+    for (int i = 0; i < 20; i++) { /* what else wants the memory that the reads had */
+        cl_mem other = buffer_of(N, CL_MEM_READ_WRITE, NULL);
+        OK(clEnqueueWriteBuffer(queue, other, CL_FALSE, 0, N, result, 0, NULL, NULL));
+        OK(clFinish(queue));
+        OK(clReleaseMemObject(other));
+    }
+    OK(clSetUserEventStatus(gates[1], CL_COMPLETE));
+    OK(clWaitForEvents(1, &written));
+    OK(clEnqueueReadBuffer(loose, to, CL_TRUE, 0, N, result, 0, NULL, NULL));
+    EXPECT(memcmp(result, wanted, N), 0);
+    for (int i = 0; i < 2; i++) {
+        OK(clReleaseEvent(gates[i]));
+        OK(clReleaseEvent(waits[i]));
+    }
+    OK(clReleaseEvent(written));
+    OK(clReleaseMemObject(from));
+    OK(clReleaseMemObject(to));
+    OK(clReleaseCommandQueue(loose));
+    free(bytes);
+    free(host);
+    free(wanted);
+    free(result);
+}
+
+int main(int argc, char **argv)
+{
+#define S(name) {#name, name}
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } scenarios[] = {
+        S(maps),
+        S(what_is_told),
+        S(parts),
+        S(given_up_in_use),
+        S(transfers_are_whole),
+        S(blocking_events),
+        S(write_from_gated_read),
+        S(write_from_parts_of_reads),
+    };
+    size_t n = sizeof(scenarios) / sizeof(scenarios[0]);
+    if (argc == 1) {
+        for (size_t k = 0; k < n; k++) {
+            puts(scenarios[k].name);
+        }
+        return 0;
+    }
+    open_all();
+    for (int i = 1; i < argc; i++) {
+        for (size_t k = 0; k < n; k++) {
+            if (strcmp(scenarios[k].name, argv[i]) == 0) {
+                scenarios[k].run();
+                printf("%s ok\n", argv[i]);
+                fflush(stdout);
+            }
+        }
+    }
+    OK(clReleaseProgram(program));
+    OK(clReleaseCommandQueue(queue));
+    OK(clReleaseContext(context));
+    return 0;
+}
