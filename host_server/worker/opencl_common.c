@@ -232,8 +232,8 @@ enum read_flag {
     READ_FAILED = 3,
 };
 
-struct pending_read {
-    struct pending_read *next;
+struct wh_cl_pending_read {
+    struct wh_cl_pending_read *next;
     uint64_t id;
     cl_command_queue queue;
     cl_event event;
@@ -246,13 +246,13 @@ struct pending_read {
     bool lent;          /* the client waits for its block */
 };
 
-static struct pending_read *pending;
+static struct wh_cl_pending_read *pending;
 static pthread_mutex_t pending_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int wh_cl_add_read(uint64_t id, cl_command_queue queue, cl_event event, const void *address,
                    size_t size_bytes, uint64_t token)
 {
-    struct pending_read *read = calloc(1, sizeof(*read));
+    struct wh_cl_pending_read *read = calloc(1, sizeof(*read));
     if (read == NULL) {
         return -ENOMEM;
     }
@@ -269,7 +269,8 @@ int wh_cl_add_read(uint64_t id, cl_command_queue queue, cl_event event, const vo
     return 0;
 }
 
-static void update(struct wh_session *session, struct pending_read *read, cl_command_queue finished)
+static void update(struct wh_session *session, struct wh_cl_pending_read *read,
+                   cl_command_queue finished)
 {
     cl_int status = CL_QUEUED;
     if (read->flag != READ_PENDING) {
@@ -285,7 +286,9 @@ static void update(struct wh_session *session, struct pending_read *read, cl_com
     }
     if (status <= CL_COMPLETE) {
         read->flag = status == CL_COMPLETE ? READ_DONE : READ_FAILED;
-        wh_staging_settled(session, read->token);
+        if (read->borrowers == 0) {
+            wh_staging_settled(session, read->token);
+        }
         if (read->event != NULL) {
             wh_cl->clReleaseEvent(read->event);
         }
@@ -293,9 +296,9 @@ static void update(struct wh_session *session, struct pending_read *read, cl_com
     }
 }
 
-static struct pending_read *find(uint64_t id)
+static struct wh_cl_pending_read *find(uint64_t id)
 {
-    struct pending_read *read = pending;
+    struct wh_cl_pending_read *read = pending;
     while (read != NULL && read->id != id) {
         read = read->next;
     }
@@ -303,9 +306,9 @@ static struct pending_read *find(uint64_t id)
 }
 
 /* The lock is held. */
-static void end_read(struct wh_session *session, struct pending_read *read)
+static void end_read(struct wh_session *session, struct wh_cl_pending_read *read)
 {
-    struct pending_read **link = &pending;
+    struct wh_cl_pending_read **link = &pending;
     while (*link != read) {
         link = &(*link)->next;
     }
@@ -324,7 +327,7 @@ static void forget(struct wh_session *session, const uint64_t *words, uint64_t c
     wh_cl_sweep_writes();
     pthread_mutex_lock(&pending_lock);
     for (uint64_t i = 0; i < count; i++) {
-        struct pending_read *read = find(words[i] >> 1);
+        struct wh_cl_pending_read *read = find(words[i] >> 1);
         if (read != NULL && read->flag != READ_PENDING) {
             read->forgotten = true;
             read->lent = (words[i] & 1) != 0;
@@ -336,25 +339,31 @@ static void forget(struct wh_session *session, const uint64_t *words, uint64_t c
     pthread_mutex_unlock(&pending_lock);
 }
 
-const void *wh_cl_borrow_read(uint64_t id, size_t offset, size_t size_bytes)
+struct wh_cl_pending_read *wh_cl_borrow_read(struct wh_session *session, uint64_t id, size_t offset,
+                                             size_t size_bytes, const void **bytes)
 {
-    const uint8_t *bytes = NULL;
     pthread_mutex_lock(&pending_lock);
-    struct pending_read *read = find(id);
-    if (read != NULL && !read->forgotten && offset <= read->size_bytes &&
-        size_bytes <= read->size_bytes - offset) {
+    struct wh_cl_pending_read *read = find(id);
+    if (read == NULL || read->forgotten || offset > read->size_bytes ||
+        size_bytes > read->size_bytes - offset || !wh_staging_keep(session, read->token)) {
+        read = NULL;
+    }
+    if (read != NULL) {
         read->borrowers++;
-        bytes = (const uint8_t *)read->address + offset;
+        *bytes = (const uint8_t *)read->address + offset;
     }
     pthread_mutex_unlock(&pending_lock);
-    return bytes;
+    return read;
 }
 
-void wh_cl_return_read(struct wh_session *session, uint64_t id)
+void wh_cl_return_read(struct wh_session *session, struct wh_cl_pending_read *read)
 {
     pthread_mutex_lock(&pending_lock);
-    struct pending_read *read = find(id);
-    if (read != NULL && --read->borrowers == 0 && read->forgotten) {
+    read->borrowers--;
+    if (read->borrowers == 0 && read->flag != READ_PENDING) {
+        wh_staging_settled(session, read->token);
+    }
+    if (read->borrowers == 0 && read->forgotten) {
         end_read(session, read);
     }
     pthread_mutex_unlock(&pending_lock);
@@ -397,7 +406,7 @@ void wh_cl_take_reads(struct wh_request *request, struct wh_cl_reads *reads)
 }
 
 /* Bytes copied: none if the client has released the worker's buffer already. */
-static size_t carry(struct wh_session *session, const struct pending_read *read, void *to)
+static size_t carry(struct wh_session *session, const struct wh_cl_pending_read *read, void *to)
 {
     if (read->token != 0) {
         int error = wh_staging_read(session, read->token, 0, to, read->size_bytes);
@@ -415,7 +424,7 @@ void wh_cl_look(struct wh_cl_reads *reads, cl_command_queue finished)
     }
     pthread_mutex_lock(&pending_lock);
     for (cl_uint i = 0; i < reads->count; i++) {
-        struct pending_read *read = find(reads->items[i].id);
+        struct wh_cl_pending_read *read = find(reads->items[i].id);
         reads->items[i].flag = READ_GONE;
         if (read == NULL) {
             continue;

@@ -193,7 +193,7 @@ struct pending_write {
     cl_event event;
     uint64_t block;
     void *copy;
-    uint64_t read; /* whose data it writes; 0: the client's */
+    struct wh_cl_pending_read *read; /* whose data it writes; NULL: the client's */
     uint32_t done;
 };
 
@@ -202,7 +202,7 @@ static pthread_mutex_t writes_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void free_write(struct pending_write *write)
 {
-    if (write->read != 0) {
+    if (write->read != NULL) {
         wh_cl_return_read(write->session, write->read);
     }
     free(write->copy);
@@ -240,7 +240,7 @@ void wh_cl_sweep_writes(void)
 
 /* Inline bytes live as long as the call; the device may read later. */
 static struct pending_write *new_write(struct wh_request *request, size_t size, const void **from,
-                                       uint64_t block, uint64_t read)
+                                       uint64_t block, struct wh_cl_pending_read *read)
 {
     struct pending_write *write = calloc(1, sizeof(*write));
     if (write == NULL) {
@@ -249,7 +249,7 @@ static struct pending_write *new_write(struct wh_request *request, size_t size, 
     write->session = request->session;
     write->block = block;
     write->read = read;
-    if (block == 0 && read == 0) {
+    if (block == 0 && read == NULL) {
         write->copy = malloc(size);
         if (write->copy == NULL) {
             free(write);
@@ -309,7 +309,7 @@ static cl_int write_now(struct wh_request *request, const struct wh_cl_transfer 
 
 /* From a block of the client's, from what a read brings, or from a copy of other bytes. */
 static cl_int write_later(struct wh_request *request, const struct wh_cl_transfer *transfer,
-                          const void *from, uint64_t block, uint64_t read)
+                          const void *from, uint64_t block, struct wh_cl_pending_read *read)
 {
     cl_event event = NULL;
     if (wh_cl_requests_stay) {
@@ -319,7 +319,7 @@ static cl_int write_later(struct wh_request *request, const struct wh_cl_transfe
     wh_cl_sweep_writes();
     struct pending_write *write =
         new_write(request, transfer->size, &from, transfer->copies ? 0 : block, read);
-    if (write == NULL && read != 0) {
+    if (write == NULL && read != NULL) {
         wh_cl_return_read(request->session, read);
     }
     if (transfer->copies) {
@@ -359,7 +359,7 @@ static int write_data(struct wh_request *request, uint16_t opcode, struct wh_cl_
     } else if (transfer->blocking) {
         error = write_now(request, transfer, from, block);
     } else {
-        error = write_later(request, transfer, from, block, 0);
+        error = write_later(request, transfer, from, block, NULL);
     }
     wh_cl_look(&reads, NULL);
     wh_cl_reply_error(request, opcode, error);
@@ -380,11 +380,13 @@ static int write_from_read(struct wh_request *request, uint16_t opcode,
     }
     cl_int error = transfer->error;
     if (error == CL_SUCCESS) {
-        const void *from = wh_cl_borrow_read(id, offset, transfer->size);
-        if (from == NULL) {
+        const void *from = NULL;
+        struct wh_cl_pending_read *read =
+            wh_cl_borrow_read(request->session, id, offset, transfer->size, &from);
+        if (read == NULL) {
             return -EBADMSG;
         }
-        error = write_later(request, transfer, from, 0, id);
+        error = write_later(request, transfer, from, 0, read);
     }
     wh_cl_look(&reads, NULL);
     wh_cl_reply_error(request, opcode, error);

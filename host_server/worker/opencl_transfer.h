@@ -50,8 +50,10 @@ cl_int wh_cl_side_queue(uint64_t id, cl_command_queue *queue);
 
 /* Data of a read that the client has not seen yet, for a write from there; NULL if there is no
  * such. It stays until it was returned and forgotten. */
-const void *wh_cl_borrow_read(uint64_t id, size_t offset, size_t size_bytes);
-void wh_cl_return_read(struct wh_session *session, uint64_t id);
+struct wh_cl_pending_read;
+struct wh_cl_pending_read *wh_cl_borrow_read(struct wh_session *session, uint64_t id, size_t offset,
+                                             size_t size_bytes, const void **bytes);
+void wh_cl_return_read(struct wh_session *session, struct wh_cl_pending_read *read);
 
 /* Ends what writes that are done have kept. */
 void wh_cl_sweep_writes(void);

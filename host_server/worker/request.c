@@ -460,6 +460,21 @@ static void change_staging(struct wh_session *session, uint64_t token, bool sett
     }
 }
 
+bool wh_staging_keep(struct wh_session *session, uint64_t token)
+{
+    if (token == 0) {
+        return true;
+    }
+    pthread_mutex_lock(&session->staging_lock);
+    struct wh_staging_area *area = *find_staging(session, token);
+    bool kept = area != NULL && !area->released;
+    if (kept) {
+        area->busy = true;
+    }
+    pthread_mutex_unlock(&session->staging_lock);
+    return kept;
+}
+
 void wh_staging_settled(struct wh_session *session, uint64_t token)
 {
     if (token != 0) {

@@ -57,6 +57,10 @@ void wh_reply_out(struct wh_request *request, size_t written_bytes);
  * the token. */
 void *wh_take_staging(struct wh_request *request, size_t *size_bytes, uint64_t *token);
 
+/* Keeps the host buffer of a token until it is settled (again); false if it is released already.
+ * True for token 0. */
+bool wh_staging_keep(struct wh_session *session, uint64_t token);
+
 /* Nothing writes into the host buffer of a token any more; until then it stays, whatever the client
  * says. No-op for token 0. */
 void wh_staging_settled(struct wh_session *session, uint64_t token);
