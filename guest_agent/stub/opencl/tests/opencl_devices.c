@@ -220,8 +220,14 @@ static void scenario_rare(void)
                                    sizeof(local), &local, sizeof(value), &value, NULL));
     printf("unload %d %d\n", clUnloadCompiler(), clUnloadPlatformCompiler(platform));
     static const char *const names[] = {
-        "clIcdGetPlatformIDsKHR", "clGetPlatformInfo", "clCreateBuffer",
-        "clSVMAllocARM",          "clNoSuchFunction",  "",
+        "clIcdGetPlatformIDsKHR",
+        "clGetPlatformInfo",
+        "clCreateBuffer",
+        "clSVMAllocARM",
+        "clNoSuchFunction",
+        "clCreateProgramWithILKHR",
+        "clGetKernelSubGroupInfoKHR",
+        "",
         "clTerminateContextKHR",
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
