@@ -26,6 +26,7 @@ from host_server.sessions import (
     new_session_name,
     wants_notify_always,
 )
+from host_server.wake import wake
 from host_server.worker_process import SessionOrder, Worker, log
 from testbed.errors import TestbedError
 from testbed.protocol.wire import constant, enum, hash_of_specs, view
@@ -296,8 +297,7 @@ class UnixClient:
 
     def _ended(self) -> None:
         self._memory.mark_dead(0)
-        with contextlib.suppress(OSError):
-            os.eventfd_write(self._wake_fd, 1)
+        wake(self._wake_fd)
         self._sessions.loop.unwatch(self._connection.fileno())
         self._release()
         self._on_end(self)

@@ -26,6 +26,7 @@ from host_server.sessions import (
     new_session_name,
     wants_notify_always,
 )
+from host_server.wake import wake
 from host_server.worker_process import SessionOrder, Worker, log
 from testbed.errors import TestbedError
 from testbed.protocol.wire import constant, enum, hash_of_specs, view
@@ -307,8 +308,7 @@ class Region:
         self._map.store_pair(line + fields.offset("host_state"), HOST[state], slot.generation)
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.eventfd_write(self._wake_fd, 1)
+        wake(self._wake_fd)
 
     def _release_if_idle(self) -> None:
         if all(slot.worker is None for slot in self._slots):

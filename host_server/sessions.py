@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from host_server.loop import Loop
+from host_server.memory import MemoryWatch
 from host_server.worker_process import SessionOrder, Worker, WorkerSettings, log
 from testbed.protocol.wire import constant, enum, hash_of_specs
 
@@ -46,6 +47,7 @@ class Limits:
     session_count: int
     start_rate: float = 50.0
     start_burst: int = 32
+    memory_bytes: int = 0  # of one session's processes; 0: no limit
 
 
 class Sessions:
@@ -58,6 +60,9 @@ class Sessions:
         self._records = run_dir / "sessions.jsonl"
         self._workers: set[Worker] = set()
         self._rate = RateLimit(limits.start_rate, limits.start_burst, time.monotonic())
+        self._memory = MemoryWatch(
+            loop, limits.memory_bytes, limits.session_bytes, lambda: self._workers
+        )
 
     @property
     def count(self) -> int:
@@ -92,6 +97,7 @@ class Sessions:
         worker = Worker(self.loop, self._settings, order, on_ready, ended)
         workers.append(worker)
         self._workers.add(worker)
+        self._memory.wake()
         return worker
 
     def end_all(self, reason: str) -> None:

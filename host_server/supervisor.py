@@ -25,6 +25,7 @@ from host_server.clients import TcpServer, UnixServer, listen_tcp, listen_unix
 from host_server.device import DeviceServer
 from host_server.layout import check_session_bytes
 from host_server.loop import Loop
+from host_server.memory import MIB, default_limit_bytes
 from host_server.sessions import Limits, Sessions
 from host_server.state_dir import StateDir
 from host_server.vendors import SYSTEM_VENDORS, real_vendors
@@ -93,6 +94,13 @@ def parse(argv: Sequence[str]) -> Options:
     add("--lifeline-fd", type=int, default=-1, help="end when this descriptor reaches its end")
     add("--session-bytes", type=int, default=DEFAULT_SESSION_BYTES)
     add("--session-count", type=int, default=DEFAULT_SESSION_COUNT)
+    add(
+        "--session-memory-mib",
+        type=int,
+        default=default_limit_bytes() // MIB,
+        help="memory that a session's processes may hold, 0 for no limit "
+        "(default: three quarters of the machine's)",
+    )
     add("--opencl-vendors", type=Path, default=SYSTEM_VENDORS, help="directory or .icd file")
     add("--pocl-cache-seed", type=Path, help="kernel cache that each session gets a copy of")
     add("--state-parent", type=Path, help="where the temporary directory is made")
@@ -122,7 +130,11 @@ def parse(argv: Sequence[str]) -> Options:
         token_file=got.token_file,
         log=got.log,
         lifeline_fd=got.lifeline_fd,
-        limits=Limits(check_session_bytes(got.session_bytes), got.session_count),
+        limits=Limits(
+            check_session_bytes(got.session_bytes),
+            got.session_count,
+            memory_bytes=max(got.session_memory_mib, 0) * MIB,
+        ),
         vendors=got.opencl_vendors,
         cache_seed=got.pocl_cache_seed,
         state_parent=got.state_parent,

@@ -164,6 +164,16 @@ class Worker:
         """Process id, also the process group's."""
         return self._process.pid
 
+    @property
+    def uid(self) -> int:
+        """The session's own user id; 0 if it has none."""
+        return self._lease.uid if self._lease else 0
+
+    @property
+    def session(self) -> str:
+        """The session's name."""
+        return self._order.session
+
     def pass_connection(self, connection: socket.socket) -> None:
         """Hand one more connection of the session to the worker."""
         rights = array.array("i", [connection.fileno()])

@@ -36,7 +36,7 @@ ATTACKER = Path(__file__).parent / "attacker.py"
 ANSWER_LIMIT_S = 120.0
 END_LIMIT_S = 20.0
 SECRET = "kepthidden"
-OPEN, KILL, SOCKET, READV, PTRACE = 2, 62, 41, 310, 101
+OPEN, KILL, SOCKET, READV, PTRACE, MMAP = 2, 62, 41, 310, 101, 9
 WRITE_CREATE = os.O_WRONLY | os.O_CREAT
 BAD_OPTIONS = (
     *("-save-temps", "-fplugin=/tmp/x.so", "-Xclang -load -Xclang /tmp/x.so", "@/etc/passwd"),
@@ -104,11 +104,15 @@ def home_of(worker: int) -> Path:
 
 
 @contextlib.contextmanager
-def clients(folder: Path, count: int, jail: bool) -> Iterator[tuple[HostServer, list[Client]]]:
+def clients(
+    folder: Path, count: int, jail: bool, memory_mib: int | None = None
+) -> Iterator[tuple[HostServer, list[Client]]]:
     """A server and clients of it."""
     built = native_build()
     vendors = vendor_folder(folder, built.library)
-    config = HostServerConfig(unix=True, worker=built.worker, jail=jail)
+    config = HostServerConfig(
+        unix=True, worker=built.worker, jail=jail, session_memory_mib=memory_mib
+    )
     with host_server(config, folder / "server") as server, contextlib.ExitStack() as stack:
         found = []
         for _ in range(count):
@@ -198,3 +202,13 @@ def test_an_endless_kernel_ends_with_its_session(tmp_path: Path) -> None:
         while _name(attacker.worker) == "wormhole-worker":
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
+
+
+def test_memory_without_limit_ends_its_session(tmp_path: Path) -> None:
+    with clients(tmp_path, 2, jail=True, memory_mib=600) as (server, (attacker, neighbour)):
+        # 1 GiB, private and touched at once; the answer may come too late.
+        attacker.ask(call=[MMAP, 0, 1 << 30, 3, 0x8022, -1, 0])
+        (record,) = server.wait_sessions(1, END_LIMIT_S)
+        assert "the limit is 600" in record["reason"]
+        assert "MiB of memory" in server.log.read_text()
+        assert neighbour.call(39) > 0

@@ -167,3 +167,15 @@ def wait_line(device: FakeDevice, slot: int, state: str, generation: int) -> Non
     wanted = (enum("host_state")[state], generation)
     line = device.layout.host_line(slot)
     device.wait(lambda: device.map.pair(line) == wanted, f"{state} {generation}")
+
+
+def test_a_wake_that_would_block_holds_up_nobody(start_server: StartServer) -> None:
+    server = start_server(unix=True)
+    connection, _, fds = open_session(server.unix_url)
+    # The supervisor's write at the session's end would wait for ever.
+    os.set_blocking(fds[2], True)
+    os.eventfd_write(fds[2], 2**64 - 2)
+    close_all(connection, fds[:2])
+    server.wait_sessions(1, LIMIT_S)
+    assert serves_unix(server)
+    os.close(fds[2])

@@ -43,7 +43,10 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class HostServerConfig:
-    """What can be chosen about a supervisor. `worker` None takes the built one."""
+    """What can be chosen about a supervisor. `worker` None takes the built one.
+
+    `session_memory_mib` None is the supervisor's own: three quarters of the machine's memory.
+    """
 
     backend: str = "opencl"
     unix: bool = False
@@ -51,6 +54,7 @@ class HostServerConfig:
     tcp: bool = False
     session_bytes: int = 2048 * MIB
     session_count: int = 8
+    session_memory_mib: int | None = None
     worker: Path | None = None
     vendors: Path | None = None
     cache_seed: Path | None = None
@@ -199,6 +203,8 @@ def supervisor_argv(
     argv += ["--log", str(run_dir / LOG_NAME), "--lifeline-fd", str(lifeline_fd)]
     argv += ["--session-bytes", str(config.session_bytes)]
     argv += ["--session-count", str(config.session_count)]
+    if config.session_memory_mib is not None:
+        argv += ["--session-memory-mib", str(config.session_memory_mib)]
     if config.unix:
         argv += ["--unix", "auto"]
     if config.device:
