@@ -1,8 +1,8 @@
-"""The limit on a session's memory: looked at from outside, because the worker runs the guest's code.
+"""The limit on a session's memory: looked at from outside, for the worker runs the guest's code.
 
 Counted is what a session's processes hold and nothing else gives back: anonymous memory, and
-shared memory beyond the session's own slot. A limit on address space would hit honest programs, which
-reserve far more than they touch.
+shared memory beyond the session's own slot. A limit on address space would hit honest programs:
+they reserve far more than they touch.
 """
 
 from __future__ import annotations
