@@ -28,6 +28,8 @@ from testbed.errors import TestbedError
 
 START_LIMIT_S = 30.0
 END_GRACE_S = 2.0
+# Where the worker runs, and compilers look first: nothing but the client's own headers is there.
+WORK_FOLDER = "work"
 LINE_BYTES_MAX = 16384
 STATS_BYTES_MAX = 65536
 OUTPUT_BYTES_MAX = 1 << 20
@@ -224,7 +226,7 @@ class Worker:
                 self._argv(theirs.fileno(), stats_write),
                 pass_fds=passed,
                 env=self._environment(),
-                cwd=self._home,
+                cwd=self._home / WORK_FOLDER,
                 stdin=subprocess.DEVNULL,
                 stdout=output_write,
                 stderr=output_write,
@@ -318,7 +320,7 @@ class Worker:
         The cache is copied, not shared: a cache that two tenants write is code injection.
         """
         self._home.mkdir(mode=0o700)
-        for name in ("tmp", "cache"):
+        for name in ("tmp", "cache", WORK_FOLDER):
             (self._home / name).mkdir(mode=0o700)
         if self._settings.cache_seed is not None:
             _copy_seed(self._settings.cache_seed, self._home / "pocl")

@@ -44,9 +44,10 @@ SHAPES = {
     "clCreateContextFromType": "list:0x1084 number +context out",
     "clCreateBuffer": "context list:0 flags length +mem zero data backing",
     "clCreateBufferWithProperties": "context list:0 flags length +mem zero data backing",
-    "clCreateProgramWithSource": "context source +program",
-    "clCreateProgramWithBinary": "context one:device bytes +program out",
-    "clBuildProgram": "program devices string source",
+    "whPutStaging": "small small zero bytes small",
+    "clCreateProgramWithSource": "context zero source +program",
+    "clCreateProgramWithBinary": "context one:device bytes zero bytes +program out",
+    "clLinkProgram": "context devices string programs boolean +program",
     "clGetProgramInfo": "program query:0x1160 size out-size out",
     "clCreateKernelsInProgram": "program created:kernel",
     "clSetKernelArg": "kernel number sort small bytes",
@@ -130,7 +131,9 @@ def shape_of(function: Function) -> list[str]:
 
 
 def _words(function: Function, argument: Argument) -> list[str]:
-    if argument.errcode or argument.callback:
+    if argument.awaited:
+        return ["boolean"]
+    if argument.errcode or argument.callback or argument.is_callback_data:
         return []
     if argument.handle:
         return [f"{argument.handle}="]
@@ -140,7 +143,7 @@ def _words(function: Function, argument: Argument) -> list[str]:
         if "3 *" in argument.in_bytes:
             return ["triple"]
         return [_list(argument) if "wh_cl_properties" in argument.in_bytes else "bytes"]
-    if argument.string:
+    if argument.string or argument.strings:
         return ["string"]
     if argument.out:
         return ["out-size" if argument.out == "info" else "out"]

@@ -122,6 +122,35 @@ def test_callbacks_and_printing_kernels(served: ServedGuest, tmp_path: Path) -> 
         assert done.stdout == native.stdout, scenario
 
 
+def test_programs_include_the_guests_files_alone(served: ServedGuest, tmp_path: Path) -> None:
+    """The headers of `includes` are made in the guest; one that only the host has is missing."""
+    client = compile_client(tmp_path, "opencl_programs")
+    header = tmp_path / "host.h"
+    header.write_text("#define X 1\n", encoding="utf-8")
+    served.vm.ssh.put({"/tmp/programs": client}, timeout_s=LIMIT_S)
+    served.vm.ssh.run(["chmod", "755", "/tmp/programs"], timeout_s=LIMIT_S, check=True)
+    native = subprocess.run(
+        [client, "compiles", "includes"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    done = served.vm.guest.run(
+        ["/tmp/programs", "compiles", "includes"], cwd="/tmp", timeout_s=LIMIT_S
+    )
+    assert done.status == 0, done.stderr
+    assert done.stdout == native.stdout
+    done = served.vm.guest.run(
+        ["/tmp/programs", "absent"], {"ABSENT": str(header)}, cwd="/tmp", timeout_s=LIMIT_S
+    )
+    assert "absolute: -11, leaves 0" in done.stdout
+    assert f"'{header}' file not found" in done.stdout
+    assert "directory: -11, leaves 0" in done.stdout
+    assert "'host.h' file not found" in done.stdout
+
+
 def test_a_killed_application_leaves_nothing(served: ServedGuest) -> None:
     def kill(event: Mapping[str, Any]) -> None:
         assert event["status"] == 0

@@ -729,6 +729,23 @@ static void includes(void)
     }
 }
 
+/* A header that exists elsewhere, where the application does not run: as if it did not exist. */
+static void absent(void)
+{
+    const char *path = getenv("ABSENT");
+    char text[2048];
+    char options[2048];
+    if (path == NULL) {
+        SAY("ABSENT names no file");
+        return;
+    }
+    snprintf(text, sizeof(text), "#include \"%s\"\n" LEAVE, path);
+    snprintf(options, sizeof(options), "-I%.*s", (int)(strrchr(path, '/') - path), path);
+    try_include("absolute", text, NULL);
+    snprintf(text, sizeof(text), "#include <%s>\n" LEAVE, strrchr(path, '/') + 1);
+    try_include("directory", text, options);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -741,7 +758,8 @@ static const struct {
                  {"intermediate", intermediate},
                  {"built_in", built_in},
                  {"binaries", binaries},
-                 {"includes", includes}};
+                 {"includes", includes},
+                 {"absent", absent}};
 
 int main(int argc, char **argv)
 {
