@@ -23,6 +23,21 @@ static pthread_cond_t ran_changed = PTHREAD_COND_INITIALIZER;
 static uint32_t ran;    /* callbacks of the queue */
 static uint32_t serial; /* session whose callbacks they are; 0 none */
 
+static void lock_ran(void)
+{
+    pthread_mutex_lock(&ran_lock);
+}
+
+static void unlock_ran(void)
+{
+    pthread_mutex_unlock(&ran_lock);
+}
+
+__attribute__((constructor)) static void protect_fork(void)
+{
+    pthread_atfork(lock_ran, unlock_ran, unlock_ran);
+}
+
 struct service {
     char name[16];
     void (*run)(void);

@@ -314,6 +314,62 @@ static void reads(void)
     }
 }
 
+static int *mapped;
+
+static void CL_CALLBACK look_at_map(cl_event event, cl_int status, void *data)
+{
+    (void)event;
+    (void)data;
+    EXPECT(status, CL_COMPLETE);
+    note(mapped[0] == 42 && mapped[COUNT - 1] == 42);
+}
+
+/* Memory that the device shares is read in a callback. */
+static void maps(void)
+{
+    cl_int error = CL_SUCCESS;
+    cl_event event;
+    cl_event first = gate();
+    cl_mem made = clCreateBuffer(context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
+                                 COUNT * sizeof(int), NULL, &error);
+    OK(error);
+    OK(clEnqueueFillBuffer(queue, made, &(int){42}, sizeof(int), 0, COUNT * sizeof(int), 1, &first,
+                           NULL));
+    mapped = clEnqueueMapBuffer(queue, made, CL_FALSE, CL_MAP_READ, 0, COUNT * sizeof(int), 0, NULL,
+                                &event, &error);
+    OK(error);
+    OK(clSetEventCallback(event, CL_COMPLETE, look_at_map, NULL));
+    OK(clSetUserEventStatus(first, CL_COMPLETE));
+    OK(clFlush(queue));
+    wait_for(1);
+    EXPECT(noted[0], 1);
+    OK(clEnqueueUnmapMemObject(queue, made, mapped, 0, NULL, NULL));
+    OK(clFinish(queue));
+    OK(clReleaseMemObject(made));
+    OK(clReleaseEvent(event));
+    OK(clReleaseEvent(first));
+}
+
+/* Callbacks are registered while more calls are on their way than the ring holds. */
+static void full_ring(void)
+{
+    intptr_t registered = 0;
+    for (int i = 0; i < 6000; i++) {
+        cl_event event;
+        launch(0, NULL, i % 100 == 0 ? &event : NULL);
+        if (i % 100 == 0) {
+            OK(clSetEventCallback(event, CL_COMPLETE, note_data, (void *)registered));
+            OK(clReleaseEvent(event));
+            registered++;
+        }
+    }
+    OK(clFinish(queue));
+    wait_for((size_t)registered);
+    for (intptr_t i = 0; i < registered; i++) {
+        EXPECT(noted[i], i);
+    }
+}
+
 static void user_events(void)
 {
     cl_event event = gate();
@@ -670,6 +726,8 @@ static const struct scenario {
     {"many", many},
     {"calls_again", calls_again},
     {"reads", reads},
+    {"maps", maps},
+    {"full_ring", full_ring},
     {"user_events", user_events},
     {"failed_events", failed_events},
     {"wait_lists", wait_lists},

@@ -26,6 +26,7 @@ SYSTEMS = (
     System("shm-all-messages", "shm", local=False),
 )
 NATIVE = System("native", "")
+PRINTING = ("lines", "unbuffered", "much", "binary", "callback", "end")
 ENDINGS = ("ends_with_callbacks", "ends_in_callback")
 
 
@@ -45,6 +46,7 @@ def run_client(
     """A client's end, natively or forwarded; its standard output is a pipe."""
     if chosen is NATIVE:
         return _run(argv, dict(os.environ) | more)
+    folder.mkdir(exist_ok=True)
     built = native_build(build)
     tcp = chosen.transport == "tcp"
     # The sanitizers need /proc and more memory than the jail leaves.
@@ -109,17 +111,15 @@ def test_callbacks_under_sanitizers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chosen", SYSTEMS, ids=lambda chosen: chosen.name)
-@pytest.mark.parametrize("scenario", ["lines", "unbuffered", "much", "binary", "callback", "end"])
-def test_kernels_print_as_natively(
-    printer: Path, chosen: System, scenario: str, tmp_path: Path
-) -> None:
-    native = run_client([printer, scenario], NATIVE, tmp_path)
-    assert native.returncode == 0, native.stderr
-    assert native.stdout.count("kernel") > 0
-    done = run_client([printer, scenario], chosen, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == native.stdout
-    assert done.stderr == native.stderr
+def test_kernels_print_as_natively(printer: Path, chosen: System, tmp_path: Path) -> None:
+    for scenario in PRINTING:
+        native = run_client([printer, scenario], NATIVE, tmp_path)
+        assert native.returncode == 0, native.stderr
+        assert native.stdout.count("kernel") > 0
+        done = run_client([printer, scenario], chosen, tmp_path / scenario)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == native.stdout, scenario
+        assert done.stderr == native.stderr, scenario
 
 
 def test_a_hidden_printf_is_cut_with_one_line(printer: Path, tmp_path: Path) -> None:
