@@ -128,7 +128,9 @@ void wh_output_expect(const void *program, size_t size_bytes)
 
 void wh_output_settle(uint16_t opcode, bool waits)
 {
-    bool own = opcode >= WH_OP_whWait && opcode <= WH_OP_whTakeOutput;
+    /* Taking callbacks counts: what a kernel printed is there before its callback runs. */
+    bool own =
+        opcode == WH_OP_whTakeOutput || opcode == WH_OP_whWatchOutput || opcode == WH_OP_whWait;
     if (own || (!waits && !is_watched())) {
         return;
     }

@@ -9,6 +9,7 @@
 #define CL_USE_DEPRECATED_OPENCL_2_2_APIS
 
 #include <CL/cl.h>
+#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -690,6 +691,33 @@ static void late_failure(void)
     OK(clFinish(queue));
 }
 
+static int thread_count(void)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    EXPECT(tasks != NULL, 1);
+    for (struct dirent *task = readdir(tasks); task != NULL; task = readdir(tasks)) {
+        count += task->d_name[0] != '.';
+    }
+    closedir(tasks);
+    return count;
+}
+
+/* Forwarded only: who registers nothing and prints nothing has no thread of the stub's. */
+static void own_threads(void)
+{
+    cl_event event;
+    launch(0, NULL, &event);
+    OK(clFinish(queue));
+    EXPECT(thread_count(), 1);
+    OK(clSetEventCallback(event, CL_COMPLETE, note_status, NULL));
+    wait_for(1);
+    EXPECT(thread_count(), 2);
+    OK(clReleaseEvent(event));
+    OK(clReleaseKernel(kernel_of("__kernel void f(int i) { printf(\"%d\", i); }", "f")));
+    EXPECT(thread_count(), 3);
+}
+
 /* Libraries differ in what they say of an event of another context: this prints what it is. */
 static void foreign_waits(void)
 {
@@ -742,9 +770,8 @@ static const struct scenario {
     {"forks", forks},
 };
 static const struct scenario others[] = {
-    {"late_failure", late_failure},
-    {"foreign_waits", foreign_waits},
-    {"ends_with_callbacks", ends_with_callbacks},
+    {"late_failure", late_failure},         {"foreign_waits", foreign_waits},
+    {"own_threads", own_threads},           {"ends_with_callbacks", ends_with_callbacks},
     {"ends_in_callback", ends_in_callback},
 };
 
