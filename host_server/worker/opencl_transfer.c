@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
@@ -193,11 +194,19 @@ struct pending_write {
     cl_event event;
     uint64_t block;
     void *copy;
+    size_t copy_bytes;
     struct wh_cl_pending_read *read; /* whose data it writes; NULL: the client's */
     uint32_t done;
 };
 
+/* What copies may take together: an application that holds back more writes than that, beyond what
+ * the arena holds, is told that it is too much. */
+#define COPIES_BYTES_MAX ((size_t)1 << 30)
+#define COPIES_PATIENCE_MS 2000u
+#define COPIES_PAUSE_MS 5u
+
 static struct pending_write *writes;
+static size_t copies_bytes; /* of those in the list and those about to be */
 static pthread_mutex_t writes_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void free_write(struct pending_write *write)
@@ -205,8 +214,26 @@ static void free_write(struct pending_write *write)
     if (write->read != NULL) {
         wh_cl_return_read(write->session, write->read);
     }
+    __atomic_sub_fetch(&copies_bytes, write->copy_bytes, __ATOMIC_RELAXED);
     free(write->copy);
     free(write);
+}
+
+/* Counts a copy that is about to be made. Waits a while for writes that are only slow, and lets no
+ * other request go on meanwhile: this one's place in the queue is not taken yet. */
+static bool count_copy(size_t size)
+{
+    const struct timespec pause = {.tv_nsec = COPIES_PAUSE_MS * 1000000l};
+    for (unsigned int waited_ms = 0; waited_ms <= COPIES_PATIENCE_MS;
+         waited_ms += COPIES_PAUSE_MS) {
+        if (__atomic_add_fetch(&copies_bytes, size, __ATOMIC_RELAXED) <= COPIES_BYTES_MAX) {
+            return true;
+        }
+        __atomic_sub_fetch(&copies_bytes, size, __ATOMIC_RELAXED);
+        nanosleep(&pause, NULL);
+        wh_cl_sweep_writes();
+    }
+    return false;
 }
 
 /* Runs in a thread of the real library, which may hold locks of the event: it only gives the
@@ -250,9 +277,10 @@ static struct pending_write *new_write(struct wh_request *request, size_t size, 
     write->block = block;
     write->read = read;
     if (block == 0 && read == NULL) {
-        write->copy = malloc(size);
+        write->copy_bytes = count_copy(size) ? size : 0;
+        write->copy = write->copy_bytes != 0 ? malloc(size) : NULL;
         if (write->copy == NULL) {
-            free(write);
+            free_write(write);
             return NULL;
         }
         memcpy(write->copy, *from, size);

@@ -298,24 +298,29 @@ static void settle(const void *memory, size_t size, bool rows)
     }
 }
 
-/* Whether a transfer that blocks is worth, or needs, a command that holds its place. */
-static bool is_held(const struct wh_cl_transfer *transfer)
+/* Whether a transfer that blocks is worth, or needs, a command that holds its place. What the
+ * application wants to time is worth the command itself: the holding one would tell no duration. */
+static bool is_held(const struct wh_cl_transfer *transfer, const struct wh_cl_object *event)
 {
     const struct wh_cl_object *mem = (const struct wh_cl_object *)transfer->mem;
-    return transfer->blocking != CL_FALSE &&
-           (mem->u.of_mem.shared != NULL ? transfer->size >= WH_CL_HOLD_BYTES_MIN
-                                         : transfer->size > wh_bulk_limit());
+    const struct wh_cl_object *queue = (const struct wh_cl_object *)transfer->queue;
+    bool timed = event != NULL && (queue->u.of_queue.properties & CL_QUEUE_PROFILING_ENABLE) != 0;
+    bool in_place =
+        mem->u.of_mem.shared != NULL && transfer->size >= WH_CL_HOLD_BYTES_MIN && !timed;
+    return transfer->blocking != CL_FALSE && (in_place || transfer->size > wh_bulk_limit());
 }
 
 cl_int wh_cl_read(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)
 {
-    return is_held(transfer) ? wh_cl_held_transfer(transfer, event, move) : move(transfer, event);
+    return is_held(transfer, event) ? wh_cl_held_transfer(transfer, event, move)
+                                    : move(transfer, event);
 }
 
 cl_int wh_cl_write(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)
 {
     settle(transfer->from, transfer->size, transfer->blocking == CL_FALSE);
-    return is_held(transfer) ? wh_cl_held_transfer(transfer, event, move) : move(transfer, event);
+    return is_held(transfer, event) ? wh_cl_held_transfer(transfer, event, move)
+                                    : move(transfer, event);
 }
 
 void wh_cl_settle_source(const void *memory, size_t size)
