@@ -190,7 +190,7 @@ def bench_call(
 @task(
     help={
         "placement": PLACEMENT_HELP,
-        "sizes": "bytes, comma-separated, with K or M (default: 4K to 256M, in a guest to 16M)",
+        "sizes": "bytes, comma-separated, with K or M (default: 4K to 256M, in a guest to 4M)",
         "rounds": "how often each system takes its turn",
         "json": JSON_HELP,
     }
