@@ -305,17 +305,20 @@ int wh_skeleton_clCreateKernelsInProgram(struct wh_request *request)
     cl_program program = wh_cl_object(request, handle, WH_KIND_PROGRAM, &error);
     const uint64_t *handles = wh_take_blob(request, &handles_bytes, KERNELS_MAX * sizeof(uint64_t));
     cl_uint wanted = (cl_uint)(handles_bytes / sizeof(uint64_t));
+    cl_uint said = (cl_uint)wh_take_u64(request);
+    bool has_list = wh_take_u64(request) != 0;
     if (wh_request_failed(request)) {
         return -EBADMSG;
     }
-    cl_kernel *kernels = wanted > 0 ? calloc(wanted, sizeof(*kernels)) : NULL;
-    if (wanted > 0 && kernels == NULL) {
+    cl_kernel *kernels = has_list ? calloc((size_t)wanted + 1, sizeof(*kernels)) : NULL;
+    if (has_list && kernels == NULL) {
         error = CL_OUT_OF_HOST_MEMORY;
     }
     if (error == CL_SUCCESS) {
-        error = wh_cl->clCreateKernelsInProgram(program, wanted, kernels, &count);
+        /* What the client says counts only where there is no list for it. */
+        error = wh_cl->clCreateKernelsInProgram(program, has_list ? wanted : said, kernels, &count);
     }
-    for (cl_uint i = 0; i < wanted && i < count && error == CL_SUCCESS; i++) {
+    for (cl_uint i = 0; has_list && i < wanted && i < count && error == CL_SUCCESS; i++) {
         error = wh_cl_register(request, handles[i], WH_KIND_KERNEL, kernels[i], error);
     }
     free(kernels);

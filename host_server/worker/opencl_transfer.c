@@ -377,8 +377,7 @@ static int write_data(struct wh_request *request, uint16_t opcode, struct wh_cl_
     uint64_t block = 0;
     const void *from = wh_take_bulk(request, &size, &block);
     wh_cl_take_reads(request, &reads);
-    if (wh_request_failed(request) || from == NULL || size < transfer->size ||
-        transfer->size == 0) {
+    if (wh_request_failed(request) || from == NULL || size < transfer->size) {
         return -EBADMSG;
     }
     cl_int error = transfer->error;

@@ -82,6 +82,10 @@ def _put(argument: Argument) -> str:
         return f"    wh_put_u64(&call, wh_cl_handle({name}));"
     if argument.handles:
         return f"    wh_cl_put_handles(&call, (const void *const *){name}, {argument.count});"
+    if argument.in_bytes.startswith("wh_cl_region_bytes"):
+        # Of another kind than the one that there is: no bytes, so no pointer to them.
+        bytes_ = argument.in_bytes
+        return f"    wh_put_blob(&call, {bytes_} == 0 ? NULL : {name}, {bytes_});"
     if argument.in_bytes:
         return f"    wh_put_blob(&call, {name}, {argument.in_bytes});"
     if argument.string:
@@ -266,6 +270,9 @@ def _checks(api: Api, function: Function, fail: str) -> list[str]:
                 f"{kind_macro(argument.handles)})"
             )
             error = api.handle(argument.handles).error
+        elif argument.in_bytes in {other.name for other in function.args}:
+            condition = f"{argument.in_bytes} > WH_CL_IN_BYTES_MAX"
+            error = "CL_INVALID_VALUE"
         else:
             continue
         lines.append(f"    if ({condition}) {{\n        {fail.format(error=error)}\n    }}")

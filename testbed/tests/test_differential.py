@@ -19,8 +19,12 @@ from testbed.experiment.differential import (
 from testbed.protocol.emit_cases import header_queries
 from testbed.protocol.spec import load_api
 
-# Quick groups of every kind: queries, creation, transfers, events, lifetimes.
-GROUPS = ("clGetContextInfo", "clCreateUserEvent", "clEnqueueCopyBuffer", "clRetainKernel")
+# Quick groups of every kind: queries, creation, transfers, events; and all that is written by hand.
+WRITTEN = ("order", "data", "lifetimes")
+GROUPS = (
+    *("clGetContextInfo", "clCreateUserEvent", "clCreateSubBuffer", "clCreateKernelsInProgram"),
+    *("clEnqueueCopyBuffer", "clEnqueueFillBuffer", "clSetKernelArg", "clRetainKernel", *WRITTEN),
+)
 
 
 def test_a_line_is_group_case_and_outcome() -> None:
@@ -71,4 +75,13 @@ def test_an_unknown_device_is_refused(tmp_path: Path) -> None:
 def test_forwarded_calls_end_as_native_ones(system: str) -> None:
     done = run_differential("process", system, groups=GROUPS)
     assert done.cases > 100
+    assert not done.disagreements, text_of(done)
+
+
+@pytest.mark.vm
+@pytest.mark.native
+@pytest.mark.opencl
+def test_calls_of_a_guest_end_as_native_ones() -> None:
+    done = run_differential("guest", "wormhole", groups=("clCreateSubBuffer", *WRITTEN))
+    assert done.cases > 20
     assert not done.disagreements, text_of(done)

@@ -69,12 +69,13 @@ static cl_mem_flags server_flags(cl_mem_flags flags)
 static cl_int check(cl_mem_flags flags, size_t size, const void *host_ptr)
 {
     const cl_mem_flags needs = CL_MEM_USE_HOST_PTR | CL_MEM_COPY_HOST_PTR;
+    const cl_mem_flags known = 2 * CL_MEM_HOST_NO_ACCESS - 1;
     if ((flags & CL_MEM_USE_HOST_PTR) != 0 &&
         (flags & (CL_MEM_COPY_HOST_PTR | CL_MEM_ALLOC_HOST_PTR)) != 0) {
         return CL_INVALID_VALUE;
     }
     if (((flags & needs) != 0) != (host_ptr != NULL)) {
-        return CL_INVALID_HOST_PTR;
+        return (flags & ~known) != 0 ? CL_INVALID_VALUE : CL_INVALID_HOST_PTR;
     }
     return size == 0 ? CL_INVALID_BUFFER_SIZE : CL_SUCCESS;
 }

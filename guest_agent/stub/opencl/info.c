@@ -210,6 +210,9 @@ static bool own_event(const struct wh_cl_query *query, const struct wh_cl_object
     case CL_EVENT_CONTEXT:
         return answer_pointer(query, object->context, error);
     case CL_EVENT_COMMAND_TYPE:
+        if (object->u.of_event.command == CL_COMMAND_TASK) {
+            return false; /* which some libraries call a kernel's launch */
+        }
         return answer_uint(query, object->u.of_event.command, error);
     case CL_EVENT_COMMAND_EXECUTION_STATUS:
         if (status > CL_COMPLETE || !wh_local_answers()) {
@@ -263,10 +266,17 @@ bool wh_cl_own_answer(const struct wh_cl_query *query, cl_int *error)
     }
 }
 
+size_t wh_cl_answer_room(size_t size)
+{
+    size_t most = wh_bulk_limit();
+    return size < most ? size : most;
+}
+
 /* The question as the application asked it, or with the stub's own buffer. */
 static cl_int ask(const struct wh_cl_query *query, size_t size, void *value, size_t *size_ret)
 {
     struct wh_call call;
+    size = wh_cl_answer_room(size);
     if (wh_call_begin(&call, query->opcode) != 0) {
         return WH_CL_LOST;
     }
@@ -288,7 +298,8 @@ static cl_int ask(const struct wh_cl_query *query, size_t size, void *value, siz
     return error;
 }
 
-/* The whole answer in memory of its own, with one message if it is short. */
+/* The whole answer in memory of its own, with one message if it is short; none if there is only the
+ * API's word for how the question was asked. */
 static cl_int ask_whole(const struct wh_cl_query *query, struct wh_cl_info **answer)
 {
     size_t capacity = FIRST_ASK_BYTES;
@@ -310,7 +321,7 @@ static cl_int ask_whole(const struct wh_cl_query *query, struct wh_cl_info **ans
         }
         error = ask(query, 0, NULL, &size_bytes); /* too long, or no such query */
         if (error != CL_SUCCESS || size_bytes <= capacity || size_bytes > ANSWER_BYTES_MAX) {
-            return error != CL_SUCCESS ? error : CL_INVALID_VALUE;
+            return ask(query, query->size, query->value, query->size_ret);
         }
         capacity = size_bytes;
     }
@@ -351,7 +362,7 @@ static cl_int ask_and_keep(const struct wh_cl_query *query)
     struct wh_cl_object *object = (struct wh_cl_object *)query->object;
     struct wh_cl_info *info = NULL;
     cl_int error = ask_whole(query, &info);
-    if (error != CL_SUCCESS) {
+    if (error != CL_SUCCESS || info == NULL) {
         return error;
     }
     error = wh_cl_answer(query, info->bytes, info->size_bytes);

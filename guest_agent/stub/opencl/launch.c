@@ -14,6 +14,8 @@
 #include "wh_wire.h"
 
 #define ARGUMENTS_MAX 4096u
+#define ARGUMENT_BYTES_MAX ((size_t)64 << 10)
+#define TRUSTED_BYTES_MAX 64u /* of a size that no argument has had yet */
 #define DIMENSIONS_MAX 3u
 #define PACKED_BYTES ((size_t)2048) /* on the stack; more is allocated */
 
@@ -88,6 +90,9 @@ struct value {
     const struct wh_cl_object *object;
 };
 
+/* Behind a wrong size there need not be as many bytes. */
+static const uint8_t no_bytes[ARGUMENT_BYTES_MAX];
+
 static cl_int read_value(const struct wh_cl_object *kernel, size_t size, const void *bytes,
                          struct value *value)
 {
@@ -96,6 +101,11 @@ static cl_int read_value(const struct wh_cl_object *kernel, size_t size, const v
     *value = (struct value){.sort = SORT_BYTES, .size = size, .bytes = bytes};
     if (bytes == NULL) {
         value->sort = SORT_LOCAL;
+        return CL_SUCCESS;
+    }
+    if (size > ARGUMENT_BYTES_MAX) {
+        value->size = ARGUMENT_BYTES_MAX; /* no kernel takes that much: it is refused */
+        value->bytes = no_bytes;
         return CL_SUCCESS;
     }
     if (size != sizeof(pointer)) {
@@ -211,6 +221,16 @@ static cl_int set_argument(struct wh_cl_object *kernel, cl_uint index, const str
     struct wh_cl_argument *argument = argument_at(kernel, index);
     if (argument == NULL) {
         return index >= ARGUMENTS_MAX ? CL_INVALID_ARG_INDEX : CL_OUT_OF_HOST_MEMORY;
+    }
+    if (value->sort == SORT_BYTES && value->size > TRUSTED_BYTES_MAX &&
+        !accepted(argument, value)) {
+        /* The size is judged before the bytes are touched, as the real library does. */
+        struct value size_alone = *value;
+        size_alone.bytes = no_bytes;
+        cl_int error = send_argument(kernel, index, &size_alone);
+        if (error != CL_SUCCESS) {
+            return error;
+        }
     }
     if (!wh_local_answers() || !accepted(argument, value)) {
         return set_in_full(kernel, index, argument, value);

@@ -82,6 +82,8 @@ void *CL_API_CALL wh_stub_clEnqueueMapBuffer(cl_command_queue command_queue, cl_
     wh_count_api_call(WH_OP_clEnqueueMapBuffer);
     cl_int error = wh_cl_check_transfer(&transfer);
     error = error == CL_SUCCESS && size == 0 ? CL_INVALID_VALUE : error;
+    error = error == CL_SUCCESS && mem->u.of_mem.image.element_bytes != 0 ? CL_INVALID_MEM_OBJECT
+                                                                          : error;
     error = error == CL_SUCCESS ? wh_cl_take_async() : error;
     if (error == CL_SUCCESS) {
         map = new_map(mem, map_flags, offset, size);

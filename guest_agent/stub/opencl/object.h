@@ -227,6 +227,11 @@ cl_int wh_cl_ask_whole(const struct wh_cl_query *query, void **answer, size_t *s
 
 /* Gives an answer as a query wants it: CL_INVALID_VALUE if it does not fit. */
 cl_int wh_cl_answer(const struct wh_cl_query *query, const void *bytes, size_t size_bytes);
+/* What calls take by its size is short; a size that is wrong has no bytes behind it. */
+#define WH_CL_IN_BYTES_MAX ((size_t)4096)
+
+/* The room for an answer of at most this size: what can cross at once. */
+size_t wh_cl_answer_room(size_t size);
 bool wh_cl_own_answer(const struct wh_cl_query *query, cl_int *error);
 void wh_cl_info_free(struct wh_cl_object *object);
 

@@ -429,6 +429,7 @@ static cl_int ask(struct wh_cl_object *program, cl_uint param, size_t size, void
                   size_t *size_ret)
 {
     struct wh_call call;
+    size = wh_cl_answer_room(size);
     if (wh_call_begin(&call, WH_OP_clGetProgramInfo) != 0) {
         return WH_CL_LOST;
     }
@@ -515,13 +516,13 @@ static cl_int get_binaries(const struct wh_cl_query *query, struct wh_cl_object 
 {
     uint32_t count = program->u.of_program.device_count;
     unsigned char **to = query->value;
-    if (to != NULL && query->size < count * sizeof(void *)) {
-        return CL_INVALID_VALUE;
-    }
     if (to == NULL) {
         return ask(program, CL_PROGRAM_BINARIES, 0, NULL, query->size_ret);
     }
     cl_int error = count > WH_CL_DEVICES_MAX ? CL_OUT_OF_RESOURCES : know_sizes(program);
+    if (error == CL_SUCCESS && query->size < count * sizeof(void *)) {
+        error = CL_INVALID_VALUE;
+    }
     if (error != CL_SUCCESS) {
         return error;
     }
@@ -644,6 +645,8 @@ cl_int CL_API_CALL wh_stub_clCreateKernelsInProgram(cl_program program, cl_uint 
     if (objects != NULL && made == wanted) {
         wh_put_u64(&call, wh_cl_handle(program));
         wh_cl_put_handles(&call, (const void *const *)objects, wanted);
+        wh_put_u64(&call, num_kernels);
+        wh_put_u64(&call, kernels != NULL);
         error = wh_cl_call_sync(&call);
         count = (cl_uint)wh_get_u64(&call);
     }

@@ -69,7 +69,11 @@ static cl_int check_rectangle(const struct wh_cl_transfer *transfer, const size_
     if (error != CL_SUCCESS) {
         return error;
     }
+    bool given = host->slice_pitch != 0 && transfer->element_bytes == 0;
     error = complete_pitches(host);
+    if (error == CL_SUCCESS && given && host->slice_pitch % host->row_pitch != 0) {
+        return CL_INVALID_VALUE;
+    }
     if (error != CL_SUCCESS || buffer_origin == NULL) {
         return CL_INVALID_VALUE;
     }

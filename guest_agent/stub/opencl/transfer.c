@@ -335,9 +335,6 @@ static cl_int enqueue(struct wh_cl_transfer *transfer, cl_command_type command, 
     if (error == CL_SUCCESS && (transfer->to == NULL && transfer->from == NULL)) {
         error = CL_INVALID_VALUE;
     }
-    if (error == CL_SUCCESS && transfer->size == 0) {
-        error = CL_INVALID_VALUE;
-    }
     if (error == CL_SUCCESS) {
         error = wh_cl_take_async();
     }

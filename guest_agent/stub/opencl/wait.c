@@ -138,14 +138,15 @@ static cl_int ask_event(const struct wh_cl_query *query, uint64_t *next)
     struct wh_cl_reads reads;
     struct wh_call call;
     bool status = query->param == CL_EVENT_COMMAND_EXECUTION_STATUS;
+    size_t size = wh_cl_answer_room(query->size);
     *next = 0;
     if (wh_call_begin(&call, WH_OP_clGetEventInfo) != 0) {
         return WH_CL_LOST;
     }
     wh_put_u64(&call, wh_cl_handle(query->object));
     wh_put_u64(&call, query->param);
-    wh_put_u64(&call, query->size);
-    wh_put_out(&call, query->size, query->value != NULL);
+    wh_put_u64(&call, size);
+    wh_put_out(&call, size, query->value != NULL);
     wh_put_out(&call, sizeof(size_t), query->size_ret != NULL);
     if (status) {
         wh_cl_put_reads(&call, &reads, 0);
@@ -155,7 +156,7 @@ static cl_int ask_event(const struct wh_cl_query *query, uint64_t *next)
     cl_int error = wh_cl_call_sync(&call);
     wh_cl_take_flags(&call, &reads);
     if (error == CL_SUCCESS) {
-        (void)wh_get_out(&call, query->value, query->size);
+        (void)wh_get_out(&call, query->value, size);
         (void)wh_get_out(&call, query->size_ret, query->size_ret == NULL ? 0 : sizeof(size_t));
         wh_cl_take_reads(&call, &reads);
     }

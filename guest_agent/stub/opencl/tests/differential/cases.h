@@ -16,6 +16,8 @@
 #include <stdint.h>
 
 #define DATA_BYTES ((size_t)4096)
+/* Around the host memory: what wrong origins and pitches reach without harm. */
+#define AROUND_BYTES ((size_t)32768)
 #define IMAGE_SIDE ((size_t)16)
 #define ANSWER_BYTES ((size_t)16384)
 #define OUTPUTS 256    /* elements of an output array */
@@ -41,7 +43,8 @@ struct setting {
     cl_event command;   /* of a command, complete */
     cl_event elsewhere; /* complete, of the other context */
     cl_sampler sampler;
-    uint8_t *host; /* DATA_BYTES */
+    uint8_t *area; /* DATA_BYTES with AROUND_BYTES on either side */
+    uint8_t *host; /* DATA_BYTES in the middle of it */
     uint8_t *answer;
 };
 

@@ -86,11 +86,12 @@ bool setting_open(struct setting *setting)
     setting->event = user_event(setting->context, CL_COMPLETE);
     setting->failed = user_event(setting->context, -5);
     setting->sampler = fresh_sampler(setting);
-    setting->host = aligned_alloc(4096, DATA_BYTES);
+    setting->area = aligned_alloc(4096, AROUND_BYTES + DATA_BYTES + AROUND_BYTES);
+    setting->host = setting->area + AROUND_BYTES;
     setting->answer = malloc(ANSWER_BYTES);
     setting_reset(setting);
     clEnqueueMarkerWithWaitList(setting->queue, 0, NULL, &setting->command);
-    return setting->host != NULL && clFinish(setting->queue) == CL_SUCCESS;
+    return setting->area != NULL && clFinish(setting->queue) == CL_SUCCESS;
 }
 
 static void release_mems(struct setting *setting)
@@ -120,7 +121,7 @@ void setting_close(struct setting *setting)
     clReleaseCommandQueue(setting->queue);
     clReleaseCommandQueue(setting->foreign);
     clReleaseContext(setting->context);
-    free(setting->host);
+    free(setting->area);
     free(setting->answer);
 }
 
@@ -128,6 +129,7 @@ void setting_reset(struct setting *setting)
 {
     const size_t origin[3] = {0, 0, 0};
     const size_t region[3] = {IMAGE_SIDE, IMAGE_SIDE, 1};
+    memset(setting->area, 0, AROUND_BYTES + DATA_BYTES + AROUND_BYTES);
     for (size_t i = 0; i < DATA_BYTES; i++) {
         setting->host[i] = (uint8_t)(i * 7 + i / 256);
     }
