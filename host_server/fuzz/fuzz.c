@@ -482,6 +482,15 @@ static void run_session(uint64_t number)
 
 /* Command line and result. */
 
+/* Asked to end, the fuzzer says what it has done so far. */
+static volatile sig_atomic_t ending;
+
+static void end(int number)
+{
+    (void)number;
+    ending = 1;
+}
+
 static void parse(int argc, char **argv)
 {
     static const struct option names[] = {{"backend", required_argument, NULL, 'b'},
@@ -576,6 +585,8 @@ int main(int argc, char **argv)
     plan.notify_fd = notify_fd;
     plan.wake_fd = wake_fd;
     signal(SIGPIPE, SIG_IGN);
+    const struct sigaction action = {.sa_handler = end, .sa_flags = SA_RESTART};
+    sigaction(SIGTERM, &action, NULL);
     enter_jail();
     pid_t neighbour = start_neighbour();
     load_backend();
@@ -586,7 +597,7 @@ int main(int argc, char **argv)
         }
         run_session(number++);
     } while (options.session < 0 && plan.tally->executed < options.messages &&
-             totals.findings < FINDINGS_MAX);
+             totals.findings < FINDINGS_MAX && !ending);
     kill(neighbour, SIGKILL);
     print_result();
     return totals.findings > 0;

@@ -100,8 +100,8 @@ static void put_out(struct wh_maker *maker, struct wh_message *message, uint64_t
             wh_one_in(random, maker->wrong_one_in) ? wh_odd_number(random) : capacity_bytes);
     if (wh_one_in(random, maker->wrong_one_in)) {
         put_u64(message, wh_odd_number(random));
-    } else if (wh_one_in(random, 6)) {
-        put_u64(message, WH_NULL);
+    } else if (wh_one_in(random, 30)) {
+        put_u64(message, WH_NULL); /* which some calls refuse */
     } else if (maker->arena != NULL && wh_one_in(random, 4)) {
         put_u64(message, WH_LINE_BYTES * (1ull + wh_below(random, 4096)));
     } else {
