@@ -29,6 +29,7 @@ THREADS = 8
 RUN_LIMIT_S = 4 * 3600.0
 SAMPLE_S = 0.2
 PAUSE_EVERY = 64
+WARM_UP_S = 15.0  # the compiler's memory comes with the first kernels
 #: A worker may grow by this much in the second half of a run: allocators keep what they were given.
 GROWTH_KIB_MAX = 16 * 1024
 
@@ -50,7 +51,9 @@ class Series:
 
     @property
     def grown(self) -> bool:
-        """Whether the worker's memory did not stay where it was."""
+        """Whether the worker's memory did not stay where it was; a short run is all warm-up."""
+        if self.seconds < WARM_UP_S:
+            return False
         return self.rss_late_kib - self.rss_early_kib > GROWTH_KIB_MAX
 
 
