@@ -267,6 +267,24 @@ static void scan_names(struct shipment *shipment, const char *at, const char *en
     }
 }
 
+/* An #include of a macro, as in `#include M2S(INCLUDE_PATH/types.h)`: what stands behind the
+ * macro's directory is looked for in the directories, and those that -D gives are among them. */
+static void scan_computed(struct shipment *shipment, const char *at, const char *end,
+                          const char *from)
+{
+    while (at < end && (at = memchr(at, '/', (size_t)(end - at))) != NULL) {
+        struct path name;
+        size_t used = 0;
+        for (at++; at < end && strchr(" \t\r),\"", *at) == NULL && used + 1 < PATH_BYTES; at++) {
+            name.text[used++] = *at;
+        }
+        name.text[used] = '\0';
+        if (used > 0) {
+            consider(shipment, name.text, from);
+        }
+    }
+}
+
 static void scan_source(struct shipment *shipment, const char *source, size_t size,
                         const char *from)
 {
@@ -275,6 +293,9 @@ static void scan_source(struct shipment *shipment, const char *source, size_t si
         const char *newline = memchr(line, '\n', (size_t)(end - line));
         const char *stop = newline == NULL ? end : newline;
         const char *names = after_include(line, stop);
+        if (names != NULL && names < stop && strchr("\"<", *names) == NULL) {
+            scan_computed(shipment, names, stop, from);
+        }
         names = names != NULL ? names : after_directive(line, stop, "define");
         scan_names(shipment, names, stop, from);
         line = newline == NULL ? end : newline + 1;
@@ -341,10 +362,45 @@ struct option {
     bool directory;
 };
 
+static const struct option defines = {"-D", true};
 static const struct option options_with_paths[] = {
     {"-I", true},         {"-isystem", true},  {"-iquote", true},
     {"-idirafter", true}, {"-include", false}, {"-imacros", false},
 };
+
+/* The end of a word of the options: the next blank outside quotes. */
+static const char *end_of_word(const char *at, char quote)
+{
+    for (; *at != '\0' && (quote != '\0' || strchr(" \t\n", *at) == NULL); at++) {
+        if (*at == '"' || *at == '\'') {
+            quote = quote == '\0' ? *at : *at == quote ? '\0' : quote;
+        }
+    }
+    return at;
+}
+
+/* `-D NAME=/directory`: where the directory begins, NULL if the value is none. Sources put such a
+ * name before that of a header. */
+static const char *defined_directory(const char *word)
+{
+    struct path path;
+    struct stat status;
+    if (strncmp(word, defines.word, 2) != 0) {
+        return NULL;
+    }
+    word += 2;
+    word += strspn(word, " \t\n");
+    word += strcspn(word, "= \t\n");
+    word += *word == '=' ? 1 : 0;
+    word += *word == '"' || *word == '\'' ? 1 : 0;
+    size_t size = strcspn(word, " \t\n\"'");
+    if (*word != '/' || size >= PATH_BYTES) {
+        return NULL;
+    }
+    memcpy(path.text, word, size);
+    path.text[size] = '\0';
+    return stat(path.text, &status) == 0 && S_ISDIR(status.st_mode) ? word : NULL;
+}
 
 /* Where the path of an option begins; NULL if the word is no such option or lacks its path. */
 static const char *path_of(const char *word, const struct option **found)
@@ -360,18 +416,8 @@ static const char *path_of(const char *word, const struct option **found)
             return *word == '\0' ? NULL : word;
         }
     }
-    return NULL;
-}
-
-/* The end of a word of the options: the next blank outside quotes. */
-static const char *end_of_word(const char *at, char quote)
-{
-    for (; *at != '\0' && (quote != '\0' || strchr(" \t\n", *at) == NULL); at++) {
-        if (*at == '"' || *at == '\'') {
-            quote = quote == '\0' ? *at : *at == quote ? '\0' : quote;
-        }
-    }
-    return at;
+    *found = &defines;
+    return defined_directory(word);
 }
 
 static void keep_path(struct shipment *shipment, const struct option *option, const char *from,

@@ -710,6 +710,12 @@ static void includes(void)
     SHOW(clGetProgramInfo(program, CL_PROGRAM_SOURCE, 0, NULL, &size));
     SAY("  leaves %d, %d", run_kernel(program, "one"), size == strlen(text) + 1);
     clReleaseProgram(program);
+    /* A directory in a macro, put before the header's name. */
+    snprintf(text, sizeof(text), "-D INC=%s/inc", folder);
+    program = source_program("#define S_(x) #x\n#define S(x) S_(x)\n#include S(INC/x.h)\n" LEAVE);
+    SAY("computed: %d", clBuildProgram(program, 0, NULL, text, NULL, NULL));
+    SAY("  leaves %d", run_kernel(program, "one"));
+    clReleaseProgram(program);
     /* A header that changes between two builds. */
     program = source_program("#include \"x.h\"\n" LEAVE);
     SAY("first: %d", clBuildProgram(program, 0, NULL, "-Iinc", NULL, NULL));
