@@ -17,8 +17,8 @@ static const char *const source =
 static cl_command_queue queue_of(cl_context context, cl_device_id device,
                                  cl_command_queue_properties properties)
 {
-    const cl_queue_properties list[] = {CL_QUEUE_PROPERTIES, properties, 0};
-    return clCreateCommandQueueWithProperties(context, device, properties == 0 ? NULL : list, NULL);
+    /* The newer functions for queues and samplers never return in some libraries of OpenCL 1.2. */
+    return clCreateCommandQueue(context, device, properties, NULL);
 }
 
 static cl_mem image_of(cl_context context)
@@ -181,8 +181,7 @@ cl_event fresh_event(struct setting *setting)
 
 cl_sampler fresh_sampler(struct setting *setting)
 {
-    const cl_sampler_properties list[] = {CL_SAMPLER_NORMALIZED_COORDS, CL_FALSE, 0};
-    return clCreateSamplerWithProperties(setting->context, list, NULL);
+    return clCreateSampler(setting->context, CL_FALSE, CL_ADDRESS_CLAMP, CL_FILTER_NEAREST, NULL);
 }
 
 #define RELEASED(kind, type, release)                                                              \
