@@ -276,7 +276,7 @@ static struct pending_write *new_write(struct wh_request *request, size_t size, 
     write->session = request->session;
     write->block = block;
     write->read = read;
-    if (block == 0 && read == NULL) {
+    if (block == 0 && read == NULL && size != 0) {
         write->copy_bytes = count_copy(size) ? size : 0;
         write->copy = write->copy_bytes != 0 ? malloc(size) : NULL;
         if (write->copy == NULL) {
