@@ -2,9 +2,10 @@
  * opencl_place.c - commands on buffers in place: the client maps memory that both sides see, and
  * copies into and out of it while a command of ours holds its place in the queue.
  *
- * A held transfer is two commands: the first is complete when the client may begin (what was before
- * is complete), the last waits for a user event that is set when the client says that it is done.
- * Both are enqueued before anything else can be, so nothing of another thread slips in between.
+ * A held transfer is two commands, markers where the device works in the host's memory: the first
+ * is complete when the client may begin (what was before is complete), the last waits for a user
+ * event that is set when the client says that it is done. Both are enqueued before anything else
+ * can be, so nothing of another thread slips in between.
  */
 #include "opencl_transfer.h"
 
@@ -152,14 +153,61 @@ static struct hold *take_hold(uint64_t id)
     return hold;
 }
 
-/* Both commands. The second follows at once: even a failed first one must not leave a map behind.
- */
-static cl_int enqueue_both(const struct wh_cl_transfer *transfer, bool writes, struct hold *hold)
+/* Whether the client may reach what lies in place between two markers. A map of ours would be one
+ * of several at the same address, and the library ends whichever it finds first: the application's,
+ * or one of another thread, that is not even complete. */
+static bool needs_no_map(const struct wh_cl_transfer *transfer)
+{
+    cl_device_id device = NULL;
+    cl_bool unified = CL_FALSE;
+    return wh_cl->clGetCommandQueueInfo(transfer->queue, CL_QUEUE_DEVICE, sizeof(device), &device,
+                                        NULL) == CL_SUCCESS &&
+           wh_cl->clGetDeviceInfo(device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof(unified), &unified,
+                                  NULL) == CL_SUCCESS &&
+           unified != CL_FALSE;
+}
+
+/* What a map or the transfer itself would say of the buffer's flags. */
+static cl_int check_host_access(cl_mem mem, bool writes)
+{
+    const cl_mem_flags denied =
+        CL_MEM_HOST_NO_ACCESS | (writes ? CL_MEM_HOST_READ_ONLY : CL_MEM_HOST_WRITE_ONLY);
+    cl_mem_flags flags = 0;
+    cl_int error = wh_cl->clGetMemObjectInfo(mem, CL_MEM_FLAGS, sizeof(flags), &flags, NULL);
+    return error == CL_SUCCESS && (flags & denied) != 0 ? CL_INVALID_OPERATION : error;
+}
+
+/* A marker without a wait list waits for all of its queue, also where a transfer would not: so it
+ * gets an event to wait for that is complete. */
+static cl_int enqueue_first_marker(const struct wh_cl_transfer *transfer, cl_context context,
+                                   cl_event *first)
 {
     cl_int error = CL_SUCCESS;
-    if (place_of(transfer->mem) == NULL) {
-        error = wh_cl->clEnqueueMarkerWithWaitList(transfer->queue, transfer->wait_count,
-                                                   transfer->wait_list, &hold->first);
+    if (transfer->wait_count > 0) {
+        return wh_cl->clEnqueueMarkerWithWaitList(transfer->queue, transfer->wait_count,
+                                                  transfer->wait_list, first);
+    }
+    cl_event nothing = wh_cl->clCreateUserEvent(context, &error);
+    if (error == CL_SUCCESS) {
+        error = wh_cl->clSetUserEventStatus(nothing, CL_COMPLETE);
+        error = error == CL_SUCCESS
+                    ? wh_cl->clEnqueueMarkerWithWaitList(transfer->queue, 1, &nothing, first)
+                    : error;
+        wh_cl->clReleaseEvent(nothing);
+    }
+    return error;
+}
+
+/* Both commands. The second follows at once: even a failed first one must not leave a map behind.
+ */
+static cl_int enqueue_both(const struct wh_cl_transfer *transfer, cl_context context, bool writes,
+                           struct hold *hold)
+{
+    cl_int error = CL_SUCCESS;
+    bool in_place = place_of(transfer->mem) != NULL;
+    if (!in_place || needs_no_map(transfer)) {
+        error = in_place ? check_host_access(transfer->mem, writes) : CL_SUCCESS;
+        error = error == CL_SUCCESS ? enqueue_first_marker(transfer, context, &hold->first) : error;
         if (error == CL_SUCCESS) {
             const cl_event waits[] = {hold->first, hold->gate};
             error = wh_cl->clEnqueueMarkerWithWaitList(transfer->queue, 2, waits, &hold->last);
@@ -191,7 +239,7 @@ static cl_int begin_hold(struct wh_request *request, const struct wh_cl_transfer
     if (error != CL_SUCCESS) {
         return error;
     }
-    error = enqueue_both(transfer, writes, hold);
+    error = enqueue_both(transfer, context, writes, hold);
     if (error == CL_SUCCESS) {
         wh_cl->clFlush(transfer->queue);
         wh_block_begin(request->session);

@@ -408,6 +408,65 @@ static void write_from_parts_of_reads(void)
     free(result);
 }
 
+static int reading;
+
+static void *keep_reading(void *buffer)
+{
+    uint8_t *bytes = malloc(4 * MIB);
+    while (__atomic_load_n(&reading, __ATOMIC_ACQUIRE)) {
+        OK(clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, 4 * MIB, bytes, 0, NULL, NULL));
+    }
+    free(bytes);
+    return NULL;
+}
+
+/* Transfers are no maps: they end none, neither one that waits in another queue nor one of another
+ * thread. */
+static void maps_beside_transfers(void)
+{
+    enum { READERS = 3, ROUNDS = 40 };
+    cl_int error = CL_SUCCESS;
+    cl_command_queue other = new_queue(0);
+    uint8_t *bytes = random_bytes(4 * MIB, 5);
+    uint8_t *result = calloc(1, 4 * MIB);
+    cl_mem buffer = buffer_of(4 * MIB, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, bytes);
+    cl_event never = gate();
+    cl_event mapped;
+    uint8_t *memory = clEnqueueMapBuffer(queue, buffer, CL_FALSE, CL_MAP_READ, 0, 4 * MIB, 1,
+                                         &never, &mapped, &error);
+    OK(error);
+    for (int i = 0; i < ROUNDS; i++) {
+        OK(clEnqueueReadBuffer(other, buffer, CL_TRUE, 0, 4 * MIB, result, 0, NULL, NULL));
+    }
+    OK(clSetUserEventStatus(never, CL_COMPLETE));
+    OK(clWaitForEvents(1, &mapped));
+    EXPECT(memcmp(memory, bytes, 4 * MIB), 0);
+    OK(clEnqueueUnmapMemObject(queue, buffer, memory, 0, NULL, NULL));
+    OK(clFinish(queue));
+
+    pthread_t readers[READERS];
+    __atomic_store_n(&reading, 1, __ATOMIC_RELEASE);
+    for (int i = 0; i < READERS; i++) {
+        EXPECT(pthread_create(&readers[i], NULL, keep_reading, buffer), 0);
+    }
+    for (int i = 0; i < ROUNDS; i++) {
+        memory = clEnqueueMapBuffer(queue, buffer, CL_TRUE, CL_MAP_READ, 0, 4 * MIB, 0, NULL, NULL,
+                                    &error);
+        OK(error);
+        OK(clEnqueueUnmapMemObject(queue, buffer, memory, 0, NULL, NULL));
+    }
+    __atomic_store_n(&reading, 0, __ATOMIC_RELEASE);
+    for (int i = 0; i < READERS; i++) {
+        EXPECT(pthread_join(readers[i], NULL), 0);
+    }
+    OK(clReleaseEvent(never));
+    OK(clReleaseEvent(mapped));
+    OK(clReleaseMemObject(buffer));
+    OK(clReleaseCommandQueue(other));
+    free(bytes);
+    free(result);
+}
+
 int main(int argc, char **argv)
 {
 #define S(name) {#name, name}
@@ -423,6 +482,7 @@ int main(int argc, char **argv)
         S(blocking_events),
         S(write_from_gated_read),
         S(write_from_parts_of_reads),
+        S(maps_beside_transfers),
     };
     size_t n = sizeof(scenarios) / sizeof(scenarios[0]);
     if (argc == 1) {
