@@ -191,7 +191,7 @@ def bench_call(
     help={
         "placement": PLACEMENT_HELP,
         "sizes": "bytes, comma-separated, with K or M (default: 4K to 256M, in a guest to 4M)",
-        "rounds": "how often each system takes its turn",
+        "rounds": "how often each system takes its turn (default: 5)",
         "json": JSON_HELP,
     }
 )
@@ -335,7 +335,7 @@ def coverage(_: Context, program: str, python: str = "", json: bool = False) -> 
 @task(
     help={
         "messages": "messages that the worker shall execute (default: 200000)",
-        "seed": "seed of all choices",
+        "seed": "seed of all choices (default: 1)",
         "backend": "null or opencl (default: both, nine to one)",
         "stream": "a recording (./inv record) whose messages are sent and damaged, too",
         "json": JSON_HELP,
@@ -380,9 +380,9 @@ def model(_: Context, json: bool = False, renew: bool = False) -> None:
 
 @task(
     help={
-        "clients": "number of clients over shared memory, and as many over TCP",
-        "guest-clients": "number of clients in a guest (0: boot none)",
-        "seed": "what decides which client is killed when",
+        "clients": "number of clients over shared memory, and as many over TCP (default: 200)",
+        "guest-clients": "number of clients in a guest (default: 0, which boots none)",
+        "seed": "what decides which client is killed when (default: 1)",
         "json": JSON_HELP,
     }
 )
@@ -398,9 +398,9 @@ def soak(
 
 @task(
     help={
-        "calls": "number of calls, a quarter each for two programs and two spin bounds",
-        "pingpongs": "number of single messages with a pause around the spin bound",
-        "seed": "what decides the calls and their contents",
+        "calls": "calls, a quarter each for two programs and two spin bounds (default: 10000000)",
+        "pingpongs": "single messages with a pause around the spin bound (default: 1000000)",
+        "seed": "what decides the calls and their contents (default: 1)",
         "json": JSON_HELP,
     }
 )
