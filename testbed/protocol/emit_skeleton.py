@@ -272,46 +272,52 @@ def _validate(function: Function) -> list[str]:
 
 
 def _execute(function: Function) -> list[str]:
-    lines: list[str] = []
-    arguments = []
-    event = any(argument.out_event for argument in function.args)
-    info = any(argument.out == "info" for argument in function.args)
     awaited = next((argument for argument in function.args if argument.awaited), None)
-    for argument in function.args:
-        if argument.errcode:
-            arguments.append("&error")
-        elif argument.awaited:
-            arguments.append(f"{argument.name} ? wh_cl_notify : NULL")
-        elif argument.is_callback_data and awaited:
-            arguments.append("notice")
-        elif argument.callback or argument.is_callback_data:
-            arguments.append("NULL")
-        elif argument.out_event:
-            arguments.append("created == 0 ? NULL : &event")
-        elif info and argument.name == "param_value_size_ret":
-            arguments.append("&written")
-        else:
-            arguments.append(argument.name)
-    call = wrapped(f"wh_cl->{function.backend}", arguments, ";")
-    if function.truth:
-        arguments[0:1] = [f"ask_{function.name}", arguments[0], "truths", "TRUTHS"]
-        lines.append(_truths(function))
-        arguments[3] = f"{len(function.truth)}u"
-        call = wrapped("wh_cl_tell", arguments, ";")
-    if event:
-        lines.append("    cl_event event = NULL;")
+    info = any(argument.out == "info" for argument in function.args)
+    lines = [*_declare(function, awaited), *_call(function, awaited), *_count(function)]
+    if any(argument.out_event for argument in function.args):
+        lines.append("    error = wh_cl_register(request, created, WH_KIND_EVENT, event, error);")
+    if function.creates:
+        kind = kind_macro(function.creates)
+        lines.append(f"    error = wh_cl_register(request, created, {kind}, object, error);")
     if info:
+        lines += _mend_info(function)
+    lines.append(f"    wh_cl_reply_error(request, WH_OP_{function.name}, error);")
+    if awaited is not None:
+        lines.append("    wh_reply_u64(request, wh_cl_notice_end(notice));")
+    for argument in out_arguments(function):
+        lines.append(f"    wh_reply_out(request, {_written(function, argument, info)});")
+    return lines
+
+
+def _declare(function: Function, awaited: Argument | None) -> list[str]:
+    """What the call fills in."""
+    lines = [_truths(function)] if function.truth else []
+    if any(argument.out_event for argument in function.args):
+        lines.append("    cl_event event = NULL;")
+    if any(argument.out == "info" for argument in function.args):
         lines.append("    size_t written = 0;")
     if function.creates:
         lines.append(f"    {function.returns} object = NULL;")
     if awaited is not None:
         lines.append(f"    struct wh_cl_notice *notice = wh_cl_notice_new({awaited.name}, &error);")
-    first = function.args[0] if function.args else None
-    if function.mode == "release" and first is not None:
+    return lines
+
+
+def _call(function: Function, awaited: Argument | None) -> list[str]:
+    """The backend's function, unless there is an error already."""
+    arguments = [_passed(argument, awaited) for argument in function.args]
+    call = wrapped(f"wh_cl->{function.backend}", arguments, ";")
+    if function.truth:
+        count = f"{len(function.truth)}u"
+        arguments[:1] = [f"ask_{function.name}", arguments[0], "truths", count]
+        call = wrapped("wh_cl_tell", arguments, ";")
+    if function.mode == "release":
+        first = function.args[0]
         let_go = ["request", f"{first.name}_handle", kind_macro(first.handle), first.name]
-        lines.append(wrapped("    if (wh_cl_count_release", [*let_go, "last", "&error"], ") {"))
+        lines = [wrapped("    if (wh_cl_count_release", [*let_go, "last", "&error"], ") {")]
     else:
-        lines.append("    if (error == CL_SUCCESS) {")
+        lines = ["    if (error == CL_SUCCESS) {"]
     if function.blocks == "true":
         lines.append("        wh_block_begin(request->session);")
     target = "object" if function.creates else "error"
@@ -320,40 +326,52 @@ def _execute(function: Function) -> list[str]:
         lines.append("        wh_cl_notice_wait(notice, error);")
     if function.blocks == "true":
         lines.append("        wh_block_end(request->session);")
-    lines.append("    }")
+    return [*lines, "    }"]
+
+
+def _passed(argument: Argument, awaited: Argument | None) -> str:
+    """What stands for an argument in the backend's call."""
+    if argument.errcode:
+        return "&error"
+    if argument.awaited:
+        return f"{argument.name} ? wh_cl_notify : NULL"
+    if argument.is_callback_data and awaited:
+        return "notice"
+    if argument.callback or argument.is_callback_data:
+        return "NULL"
+    if argument.out_event:
+        return "created == 0 ? NULL : &event"
+    if argument.name == "param_value_size_ret":
+        return "&written"
+    return argument.name
+
+
+def _count(function: Function) -> list[str]:
+    """The client's references, after the backend has counted."""
     if function.mode == "release":
-        lines.append("    wh_cl_forget(request, forgotten, forgotten_bytes);")
-    if function.mode == "retain" and first is not None:
+        return ["    wh_cl_forget(request, forgotten, forgotten_bytes);"]
+    if function.mode == "retain":
+        first = function.args[0]
         kind = kind_macro(first.handle)
-        lines.append(f"    wh_cl_count_retain(request, {first.name}_handle, {kind}, error);")
-    opcode = f"WH_OP_{function.name}"
-    if event:
-        lines.append("    error = wh_cl_register(request, created, WH_KIND_EVENT, event, error);")
-    if function.creates:
-        kind = kind_macro(function.creates)
-        lines.append(f"    error = wh_cl_register(request, created, {kind}, object, error);")
-    lines.append(f"    wh_cl_reply_error(request, {opcode}, error);")
-    if awaited is not None:
-        lines.append("    wh_reply_u64(request, wh_cl_notice_end(notice));")
-    for argument in out_arguments(function):
-        lines.append(f"    wh_reply_out(request, {_written(function, argument, info)});")
-    if info and function.opaque:
-        names = ", ".join(function.opaque)
-        hide = [
-            f"    static const cl_uint opaque[] = {{{names}}};",
+        return [f"    wh_cl_count_retain(request, {first.name}_handle, {kind}, error);"]
+    return []
+
+
+def _mend_info(function: Function) -> list[str]:
+    """Hides what means nothing to the client, and says how much was written."""
+    lines = []
+    if function.opaque:
+        lines = [
+            f"    static const cl_uint opaque[] = {{{', '.join(function.opaque)}}};",
             "    if (error == CL_SUCCESS) {",
             "        wh_cl_hide(param_name, opaque, sizeof(opaque) / sizeof(opaque[0]),",
             "                   param_value, written);\n    }",
         ]
-        position = next(i for i, line in enumerate(lines) if "wh_cl_reply_error" in line)
-        lines[position:position] = hide
-    if info:
-        position = next(i for i, line in enumerate(lines) if "wh_cl_reply_error" in line)
-        lines[position:position] = [
-            "    if (error == CL_SUCCESS && param_value_size_ret != NULL) {",
-            "        *param_value_size_ret = written;\n    }",
-        ]
-    return lines
+    return [
+        *lines,
+        "    if (error == CL_SUCCESS && param_value_size_ret != NULL) {",
+        "        *param_value_size_ret = written;\n    }",
+    ]
 
 
 def _truths(function: Function) -> str:
