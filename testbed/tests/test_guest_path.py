@@ -27,7 +27,6 @@ from testbed.tests.clients import compile_client, scenarios
 pytestmark = [pytest.mark.vm, pytest.mark.native, pytest.mark.opencl]
 
 LIMIT_S = 240.0
-CLIENTS = Path(__file__).resolve().parents[2] / "guest_agent/stub/opencl/tests"
 ALL_MESSAGES = {"WORMHOLE_LOCAL": "0"}
 
 #: Asks the worker again and again; status 3 when the API's own error tells that it is gone.
@@ -78,9 +77,7 @@ def test_a_guest_sees_the_hosts_device(served: ServedGuest) -> None:
 def test_a_program_prints_what_it_prints_natively(
     served: ServedGuest, name: str, scenarios: tuple[str, ...], tmp_path: Path
 ) -> None:
-    program = tmp_path / name
-    argv = ["gcc", "-std=gnu11", "-O1", "-o", str(program), str(CLIENTS / f"{name}.c")]
-    subprocess.run([*argv, "-l:libOpenCL.so.1"], check=True, timeout=LIMIT_S)
+    program = compile_client(tmp_path, name)
     native = subprocess.run(
         [program, *scenarios], capture_output=True, text=True, timeout=LIMIT_S, check=True
     ).stdout

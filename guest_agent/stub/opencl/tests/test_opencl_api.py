@@ -17,10 +17,11 @@ from testbed.experiment.systems import System
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import native_build
 from testbed.protocol.spec import load_api
+from testbed.tests.clients import SANITIZERS, compile_client, expect_ok
 
 pytestmark = [pytest.mark.native, pytest.mark.opencl]
 
-SOURCE = Path(__file__).resolve().parent / "opencl_client.c"
+NAME = "opencl_client"
 LIMIT_S = 120.0
 NATIVE_SCENARIOS = ("launch", "observe", "bulk", "map", "errors", "objects", "include", "threads")
 OUR_SCENARIOS = (*NATIVE_SCENARIOS, "stale", "fork")
@@ -48,15 +49,7 @@ ALLOWED_DIFFERENCES = (
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The application, linked with the system's loader."""
-    return _compile(tmp_path_factory.mktemp("client"))
-
-
-def _compile(folder: Path, *flags: str) -> Path:
-    program = folder / "opencl_client"
-    argv = ["gcc", "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", *flags]
-    argv += ["-o", str(program), str(SOURCE), "-l:libOpenCL.so.1"]
-    subprocess.run(argv, check=True, timeout=LIMIT_S)
-    return program
+    return compile_client(tmp_path_factory.mktemp("client"), NAME)
 
 
 def _run(
@@ -81,11 +74,6 @@ def _run(
     return done, [json.loads(line) for line in lines]
 
 
-def _expect(done: subprocess.CompletedProcess[str], scenarios: tuple[str, ...]) -> None:
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split("\n")[:-1] == [f"{name} ok" for name in scenarios]
-
-
 def test_expectations_hold_natively(client: Path) -> None:
     assert execute([str(client), *NATIVE_SCENARIOS], "native", "process", timeout_s=LIMIT_S) == 0
 
@@ -93,22 +81,22 @@ def test_expectations_hold_natively(client: Path) -> None:
 @pytest.mark.parametrize("chosen", SYSTEMS, ids=lambda chosen: chosen.name)
 def test_scenarios(client: Path, chosen: System, tmp_path: Path) -> None:
     done, _ = _run([str(client), *OUR_SCENARIOS], chosen, tmp_path)
-    _expect(done, OUR_SCENARIOS)
+    expect_ok(done, OUR_SCENARIOS)
 
 
 @pytest.mark.parametrize("chosen", [SYSTEMS[0], SYSTEMS[3]], ids=lambda chosen: chosen.name)
 def test_scenarios_under_sanitizers(chosen: System, tmp_path: Path) -> None:
     """Stub and worker both; leaks are not looked for: objects in use at exit are no leak."""
-    client = _compile(tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    client = compile_client(tmp_path, NAME, *SANITIZERS)
     done, _ = _run(
         [str(client), *OUR_SCENARIOS], chosen, tmp_path, "address", ASAN_OPTIONS="detect_leaks=0"
     )
-    _expect(done, OUR_SCENARIOS)
+    expect_ok(done, OUR_SCENARIOS)
 
 
 def test_each_call_is_one_message_without_local_answers(client: Path, tmp_path: Path) -> None:
     done, lines = _run([str(client), "launch"], SYSTEMS[3], tmp_path)
-    _expect(done, ("launch",))
+    expect_ok(done, ("launch",))
     (counters,) = lines
     # The loader asks for the platform once more, which is no call of the application.
     assert counters["messages"] == counters["api_calls"] + 1
@@ -118,7 +106,7 @@ def test_each_call_is_one_message_without_local_answers(client: Path, tmp_path: 
 
 def test_what_has_succeeded_goes_one_way(client: Path, tmp_path: Path) -> None:
     done, lines = _run([str(client), "launch"], SYSTEMS[0], tmp_path)
-    _expect(done, ("launch",))
+    expect_ok(done, ("launch",))
     (counters,) = lines
     assert counters["oneway"] > 300  # of about 200 launches and as many non-blocking transfers
     assert counters["local_answers"] > 700  # kernel arguments
@@ -181,4 +169,4 @@ def test_no_platform_without_a_server(client: Path, tmp_path: Path) -> None:
 def test_a_dead_worker_is_an_api_error(client: Path, chosen: System, tmp_path: Path) -> None:
     """Waiting and later calls end soon, with an error of the API."""
     done, _ = _run([str(client), "lost"], chosen, tmp_path)
-    _expect(done, ("lost",))
+    expect_ok(done, ("lost",))

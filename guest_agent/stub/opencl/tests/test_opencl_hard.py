@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from testbed.experiment.client import client_environment, vendor_folder
-from testbed.experiment.systems import System
-from testbed.machine.host_server import HostServerConfig, host_server
-from testbed.machine.native_build import native_build
+from testbed.experiment.systems import PRESETS, System
+from testbed.tests.clients import (
+    SANITIZERS,
+    compile_client,
+    expect_ok,
+    run_client,
+    scenarios,
+    serving,
+)
 
 pytestmark = [pytest.mark.native, pytest.mark.opencl]
 
-SOURCE = Path(__file__).resolve().parent / "opencl_hard.c"
-LIMIT_S = 300.0
+NAME = "opencl_hard"
 SYSTEMS = (
     System("wormhole", "shm"),
     System("tcp-sync", "tcp", oneway=False, local=False),
@@ -28,56 +30,25 @@ SYSTEMS = (
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The application, linked with the system's loader."""
-    return _compile(tmp_path_factory.mktemp("client"))
+    return compile_client(tmp_path_factory.mktemp("client"), NAME)
 
 
-def _compile(folder: Path, *flags: str) -> Path:
-    program = folder / "opencl_hard"
-    argv = ["gcc", "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", *flags]
-    argv += ["-o", str(program), str(SOURCE), "-l:libOpenCL.so.1"]
-    subprocess.run(argv, check=True, timeout=LIMIT_S)
-    return program
+def _check(client: Path, chosen: System, folder: Path, build: str = "", **more: str) -> None:
+    names = scenarios(client)
+    with serving(chosen, folder, build) as environment:
+        expect_ok(run_client([client, *names], environment | more), names)
 
 
-def _scenarios(client: Path) -> list[str]:
-    done = subprocess.run([client], capture_output=True, text=True, timeout=LIMIT_S, check=True)
-    return done.stdout.split()
-
-
-def _check(client: Path, environment: dict[str, str]) -> None:
-    names = _scenarios(client)
-    done = subprocess.run(
-        [client, *names],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
-    assert done.stdout.splitlines() == [f"{name} ok" for name in names]
-
-
-def _forwarded(client: Path, chosen: System, folder: Path, build: str = "", **more: str) -> None:
-    built = native_build(build)
-    tcp = chosen.transport == "tcp"
-    # The sanitizers need /proc and more memory than the jail leaves.
-    config = HostServerConfig(unix=not tcp, tcp=tcp, worker=built.worker, jail=not build)
-    with host_server(config, folder / "server") as server:
-        vendors = vendor_folder(folder, built.library)
-        _check(client, client_environment(os.environ, chosen, server, vendors) | more)
-
-
-def test_expectations_hold_natively(client: Path) -> None:
-    _check(client, dict(os.environ))
+def test_expectations_hold_natively(client: Path, tmp_path: Path) -> None:
+    _check(client, PRESETS["native"], tmp_path)
 
 
 @pytest.mark.parametrize("chosen", SYSTEMS, ids=lambda chosen: chosen.name)
 def test_scenarios(client: Path, chosen: System, tmp_path: Path) -> None:
-    _forwarded(client, chosen, tmp_path)
+    _check(client, chosen, tmp_path)
 
 
 def test_scenarios_under_sanitizers(tmp_path: Path) -> None:
     """Leaks are not looked for: objects in use at exit are no leak."""
-    client = _compile(tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    _forwarded(client, SYSTEMS[0], tmp_path, "address", ASAN_OPTIONS="detect_leaks=0")
+    client = compile_client(tmp_path, NAME, *SANITIZERS)
+    _check(client, SYSTEMS[0], tmp_path, "address", ASAN_OPTIONS="detect_leaks=0")

@@ -5,21 +5,24 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from testbed.experiment.client import client_environment, vendor_folder
 from testbed.experiment.systems import System
-from testbed.machine.host_server import HostServerConfig, host_server
-from testbed.machine.native_build import native_build
+from testbed.tests.clients import (
+    SANITIZERS,
+    compile_client,
+    expect_success,
+    run_client,
+    scenarios,
+    serving,
+)
 
 pytestmark = [pytest.mark.native, pytest.mark.opencl]
 
-SOURCE = Path(__file__).resolve().parent / "opencl_programs.c"
-LIMIT_S = 300.0
+NAME = "opencl_programs"
 SYSTEMS = (
     System("wormhole", "shm"),
     System("tcp-sync", "tcp", oneway=False, local=False),
@@ -34,7 +37,7 @@ SANITIZED = ("compiles", "binaries", "includes")
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The application, linked with the system's loader."""
-    return _compile(tmp_path_factory.mktemp("client"))
+    return compile_client(tmp_path_factory.mktemp("client"), NAME)
 
 
 @pytest.fixture(scope="module")
@@ -42,54 +45,26 @@ def native(client: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """What the real library answers, by scenario."""
     folder = tmp_path_factory.mktemp("native")
     environment = os.environ | {"POCL_CACHE_DIR": str(folder / "pocl")}
-    shown = subprocess.run([client], capture_output=True, text=True, timeout=LIMIT_S, check=True)
-    scenarios = [name for name in shown.stdout.split() if name not in (MANY, GUEST_ONLY)]
-    return _answers(client, scenarios, environment, folder)
-
-
-def _compile(folder: Path, *flags: str) -> Path:
-    program = folder / "opencl_programs"
-    argv = ["gcc", "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", *flags]
-    argv += ["-o", str(program), str(SOURCE), "-l:libOpenCL.so.1"]
-    subprocess.run(argv, check=True, timeout=LIMIT_S)
-    return program
+    names = [name for name in scenarios(client) if name not in (MANY, GUEST_ONLY)]
+    return _answers(client, names, environment, folder)
 
 
 def _answers(
-    client: Path, scenarios: Sequence[str], environment: dict[str, str], folder: Path
+    client: Path, names: Sequence[str], environment: dict[str, str], folder: Path
 ) -> dict[str, list[str]]:
-    done = subprocess.run(
-        [client, *scenarios],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
+    done = run_client([client, *names], environment, folder)
+    expect_success(done)
     parts = done.stdout.split("\n== ")[1:]
     answers = {part.split("\n")[0]: part.splitlines()[1:] for part in parts}
-    assert list(answers) == list(scenarios)
+    assert list(answers) == list(names)
     return answers
 
 
 def _forwarded(
-    client: Path,
-    scenarios: Sequence[str],
-    chosen: System,
-    folder: Path,
-    build: str = "",
-    **more: str,
+    client: Path, names: Sequence[str], chosen: System, folder: Path, build: str = "", **more: str
 ) -> dict[str, list[str]]:
-    built = native_build(build)
-    tcp = chosen.transport == "tcp"
-    # The sanitizers need /proc and more memory than the jail leaves.
-    config = HostServerConfig(unix=not tcp, tcp=tcp, worker=built.worker, jail=not build)
-    with host_server(config, folder / "server") as server:
-        vendors = vendor_folder(folder, built.library)
-        environment = client_environment(os.environ, chosen, server, vendors) | more
-        return _answers(client, scenarios, environment, folder)
+    with serving(chosen, folder, build) as environment:
+        return _answers(client, names, environment | more, folder)
 
 
 def _expect_same(native: dict[str, list[str]], forwarded: dict[str, list[str]]) -> None:
@@ -124,6 +99,6 @@ def test_round_trips_do_not_grow_with_the_kernels(client: Path, tmp_path: Path) 
 
 def test_answers_under_sanitizers(native: dict[str, list[str]], tmp_path: Path) -> None:
     """Leaks are not looked for: objects in use at exit are no leak."""
-    client = _compile(tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    client = compile_client(tmp_path, NAME, *SANITIZERS)
     no_leaks = {"ASAN_OPTIONS": "detect_leaks=0"}
     _expect_same(native, _forwarded(client, SANITIZED, SYSTEMS[0], tmp_path, "address", **no_leaks))
