@@ -7,29 +7,14 @@
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
 #define CL_USE_DEPRECATED_OPENCL_1_1_APIS
 
-#include <CL/cl.h>
+#include "scenarios.h"
+
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #define COUNT 4096u
 #define THREADS 8
 #define ROUNDS 200
-
-#define EXPECT(got, wanted)                                                                        \
-    do {                                                                                           \
-        long long got_ = (long long)(got);                                                         \
-        long long wanted_ = (long long)(wanted);                                                   \
-        if (got_ != wanted_) {                                                                     \
-            fprintf(stderr, "%s:%d: %s is %lld, not %lld\n", __func__, __LINE__, #got, got_,       \
-                    wanted_);                                                                      \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static const char *const source =
     "__kernel void scale(__global const int *from, __global int *to, int factor, __local int *t)\n"
@@ -697,25 +682,21 @@ static void scenario_lost(void)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } scenarios[] = {
-        {"launch", scenario_launch},   {"observe", scenario_observe}, {"bulk", scenario_bulk},
-        {"map", scenario_map},         {"errors", scenario_errors},   {"objects", scenario_objects},
-        {"threads", scenario_threads}, {"stale", scenario_stale},     {"fork", scenario_fork},
-        {"lost", scenario_lost},       {"include", scenario_include},
+    static const struct scenario scenarios[] = {
+        {"launch", scenario_launch, false},   {"observe", scenario_observe, false},
+        {"bulk", scenario_bulk, false},       {"map", scenario_map, false},
+        {"errors", scenario_errors, false},   {"objects", scenario_objects, false},
+        {"threads", scenario_threads, false}, {"stale", scenario_stale, true},
+        {"fork", scenario_fork, true},        {"lost", scenario_lost, true},
+        {"include", scenario_include, false},
     };
+    if (argc == 1) {
+        list_scenarios(scenarios, LENGTH(scenarios));
+        return 0;
+    }
     for (int i = 1; i < argc; i++) {
-        size_t k = 0;
-        while (k < sizeof(scenarios) / sizeof(scenarios[0]) &&
-               strcmp(scenarios[k].name, argv[i]) != 0) {
-            k++;
-        }
-        EXPECT(k < sizeof(scenarios) / sizeof(scenarios[0]), 1);
-        scenarios[k].run();
-        printf("%s ok\n", argv[i]);
-        fflush(stdout);
+        find_scenario(scenarios, LENGTH(scenarios), argv[i])->run();
+        say_ok(argv[i]);
     }
     return 0;
 }

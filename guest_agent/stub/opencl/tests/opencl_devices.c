@@ -9,22 +9,11 @@
 #define CL_USE_DEPRECATED_OPENCL_1_1_APIS
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
 
-#include <CL/cl.h>
+#include "scenarios.h"
+
 #include <CL/cl_gl.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define DEVICES_MAX 8u
-#define NEED(call)                                                                                 \
-    do {                                                                                           \
-        cl_int error_ = (call);                                                                    \
-        if (error_ != CL_SUCCESS) {                                                                \
-            fprintf(stderr, "%s:%d: %s is %d\n", __func__, __LINE__, #call, error_);               \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static cl_platform_id platform;
 static cl_device_id device;
@@ -38,11 +27,11 @@ static cl_kernel build(cl_context where)
 {
     cl_int error = CL_SUCCESS;
     cl_program program = clCreateProgramWithSource(where, 1, (const char **)&source, NULL, &error);
-    NEED(error);
-    NEED(clBuildProgram(program, 0, NULL, NULL, NULL, NULL));
+    OK(error);
+    OK(clBuildProgram(program, 0, NULL, NULL, NULL, NULL));
     cl_kernel kernel = clCreateKernel(program, "count", &error);
-    NEED(error);
-    NEED(clReleaseProgram(program));
+    OK(error);
+    OK(clReleaseProgram(program));
     return kernel;
 }
 
@@ -56,14 +45,14 @@ static void show_device(cl_device_id sub, cl_device_id whole)
     cl_device_type type = 0;
     cl_device_partition_property partition[8] = {0};
     size_t partition_bytes = 0;
-    NEED(clGetDeviceInfo(sub, CL_DEVICE_PARENT_DEVICE, sizeof(parent), &parent, NULL));
-    NEED(clGetDeviceInfo(sub, CL_DEVICE_PLATFORM, sizeof(found), &found, NULL));
-    NEED(clGetDeviceInfo(sub, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(units), &units, NULL));
-    NEED(clGetDeviceInfo(sub, CL_DEVICE_REFERENCE_COUNT, sizeof(references), &references, NULL));
-    NEED(clGetDeviceInfo(sub, CL_DEVICE_PARTITION_MAX_SUB_DEVICES, sizeof(most), &most, NULL));
-    NEED(clGetDeviceInfo(sub, CL_DEVICE_TYPE, sizeof(type), &type, NULL));
-    NEED(clGetDeviceInfo(sub, CL_DEVICE_PARTITION_TYPE, sizeof(partition), partition,
-                         &partition_bytes));
+    OK(clGetDeviceInfo(sub, CL_DEVICE_PARENT_DEVICE, sizeof(parent), &parent, NULL));
+    OK(clGetDeviceInfo(sub, CL_DEVICE_PLATFORM, sizeof(found), &found, NULL));
+    OK(clGetDeviceInfo(sub, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(units), &units, NULL));
+    OK(clGetDeviceInfo(sub, CL_DEVICE_REFERENCE_COUNT, sizeof(references), &references, NULL));
+    OK(clGetDeviceInfo(sub, CL_DEVICE_PARTITION_MAX_SUB_DEVICES, sizeof(most), &most, NULL));
+    OK(clGetDeviceInfo(sub, CL_DEVICE_TYPE, sizeof(type), &type, NULL));
+    OK(clGetDeviceInfo(sub, CL_DEVICE_PARTITION_TYPE, sizeof(partition), partition,
+                       &partition_bytes));
     printf("  parent %d platform %d units %u references %u most %u type %llx partition %zu %lx %lx "
            "%lx\n",
            parent == whole, found == platform, units, references, most, (unsigned long long)type,
@@ -77,22 +66,22 @@ static void run_on(cl_context where, cl_device_id sub)
     cl_int error = CL_SUCCESS;
     cl_device_id found = NULL;
     cl_command_queue own = clCreateCommandQueue(where, sub, 0, &error);
-    NEED(error);
-    NEED(clGetCommandQueueInfo(own, CL_QUEUE_DEVICE, sizeof(found), &found, NULL));
+    OK(error);
+    OK(clGetCommandQueueInfo(own, CL_QUEUE_DEVICE, sizeof(found), &found, NULL));
     cl_kernel kernel = build(where);
     cl_mem buffer = clCreateBuffer(where, CL_MEM_READ_WRITE, sizeof(values), NULL, &error);
-    NEED(error);
-    NEED(clSetKernelArg(kernel, 0, sizeof(buffer), &buffer));
-    NEED(clEnqueueNDRangeKernel(own, kernel, 1, NULL, &global, NULL, 0, NULL, NULL));
-    NEED(clEnqueueReadBuffer(own, buffer, CL_TRUE, 0, sizeof(values), values, 0, NULL, NULL));
+    OK(error);
+    OK(clSetKernelArg(kernel, 0, sizeof(buffer), &buffer));
+    OK(clEnqueueNDRangeKernel(own, kernel, 1, NULL, &global, NULL, 0, NULL, NULL));
+    OK(clEnqueueReadBuffer(own, buffer, CL_TRUE, 0, sizeof(values), values, 0, NULL, NULL));
     int right = 0;
     for (int i = 0; i < 64; i++) {
         right += values[i] == 3 * i;
     }
     printf("  queue on it %d, right %d\n", found == sub, right);
-    NEED(clReleaseKernel(kernel));
-    NEED(clReleaseMemObject(buffer));
-    NEED(clReleaseCommandQueue(own));
+    OK(clReleaseKernel(kernel));
+    OK(clReleaseMemObject(buffer));
+    OK(clReleaseCommandQueue(own));
 }
 
 static void try(const char *name, const cl_device_partition_property *properties, cl_uint room,
@@ -106,7 +95,7 @@ static void try(const char *name, const cl_device_partition_property *properties
     for (cl_uint i = 0; error == CL_SUCCESS && with_devices && i < DEVICES_MAX; i++) {
         if (devices[i] != NULL) {
             show_device(devices[i], device);
-            NEED(clReleaseDevice(devices[i]));
+            OK(clReleaseDevice(devices[i]));
         }
     }
 }
@@ -149,13 +138,13 @@ static void scenario_contexts(void)
     cl_uint count = 0;
     size_t found_bytes = 0;
     cl_int error = CL_SUCCESS;
-    NEED(clCreateSubDevices(device, equally, DEVICES_MAX, devices, &count));
-    NEED(clRetainDevice(devices[0]));
+    OK(clCreateSubDevices(device, equally, DEVICES_MAX, devices, &count));
+    OK(clRetainDevice(devices[0]));
     show_device(devices[0], device);
-    NEED(clReleaseDevice(devices[0]));
+    OK(clReleaseDevice(devices[0]));
     cl_context own = clCreateContext(NULL, count, devices, NULL, NULL, &error);
-    NEED(error);
-    NEED(clGetContextInfo(own, CL_CONTEXT_DEVICES, sizeof(found), found, &found_bytes));
+    OK(error);
+    OK(clGetContextInfo(own, CL_CONTEXT_DEVICES, sizeof(found), found, &found_bytes));
     printf("context of %zu, the same %d\n", found_bytes / sizeof(found[0]),
            memcmp(found, devices, count * sizeof(found[0])) == 0);
     show_device(devices[0], device);
@@ -166,14 +155,14 @@ static void scenario_contexts(void)
     printf("queue on the whole device: %d\n", error);
     (void)clCreateCommandQueue(context, devices[0], 0, &error);
     printf("queue in another context: %d\n", error);
-    NEED(clReleaseContext(own));
+    OK(clReleaseContext(own));
     for (cl_uint i = 0; i < count; i++) {
         show_device(devices[i], device);
-        NEED(clReleaseDevice(devices[i]));
+        OK(clReleaseDevice(devices[i]));
     }
     /* The whole device is not counted. */
     printf("whole: %d %d\n", clRetainDevice(device), clReleaseDevice(device));
-    NEED(clReleaseDevice(device));
+    OK(clReleaseDevice(device));
     run_on(context, device);
 }
 
@@ -184,15 +173,15 @@ static void scenario_largest(void)
     cl_int error = CL_SUCCESS;
     int value = 0;
     const int written = 0x1234567;
-    NEED(clGetDeviceInfo(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(most), &most, NULL));
+    OK(clGetDeviceInfo(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(most), &most, NULL));
     cl_mem buffer = clCreateBuffer(context, CL_MEM_READ_WRITE, most, NULL, &error);
     printf("largest: %d\n", error);
     if (error == CL_SUCCESS) {
-        NEED(clEnqueueWriteBuffer(queue, buffer, CL_TRUE, 0, 4, &written, 0, NULL, NULL));
-        NEED(clEnqueueWriteBuffer(queue, buffer, CL_TRUE, most - 4, 4, &written, 0, NULL, NULL));
-        NEED(clEnqueueReadBuffer(queue, buffer, CL_TRUE, most - 4, 4, &value, 0, NULL, NULL));
+        OK(clEnqueueWriteBuffer(queue, buffer, CL_TRUE, 0, 4, &written, 0, NULL, NULL));
+        OK(clEnqueueWriteBuffer(queue, buffer, CL_TRUE, most - 4, 4, &written, 0, NULL, NULL));
+        OK(clEnqueueReadBuffer(queue, buffer, CL_TRUE, most - 4, 4, &value, 0, NULL, NULL));
         printf("end %x\n", value);
-        NEED(clReleaseMemObject(buffer));
+        OK(clReleaseMemObject(buffer));
     }
     (void)clCreateBuffer(context, CL_MEM_READ_WRITE, most * 64, NULL, &error);
     printf("far too large: %d\n", error);
@@ -205,11 +194,11 @@ static void scenario_rare(void)
     const size_t local = 8;
     cl_kernel kernel = build(context);
     cl_mem buffer = clCreateBuffer(context, 0, 64, NULL, &error);
-    NEED(error);
+    OK(error);
     cl_mem pipe = clCreatePipe(context, 0, 4, 4, NULL, &error);
     printf("pipe %d\n", error);
     if (pipe != NULL) {
-        NEED(clReleaseMemObject(pipe));
+        OK(clReleaseMemObject(pipe));
     }
     printf("pipe info of a buffer %d\n",
            clGetPipeInfo(buffer, CL_PIPE_PACKET_SIZE, sizeof(value), &value, NULL));
@@ -234,8 +223,8 @@ static void scenario_rare(void)
         printf("%s %d\n", names[i],
                clGetExtensionFunctionAddressForPlatform(platform, names[i]) != NULL);
     }
-    NEED(clReleaseMemObject(buffer));
-    NEED(clReleaseKernel(kernel));
+    OK(clReleaseMemObject(buffer));
+    OK(clReleaseKernel(kernel));
 }
 
 static void CL_CALLBACK never(void *arguments)
@@ -253,10 +242,10 @@ static void scenario_rules(void)
     cl_bitfield unknown = 0;
     cl_kernel kernel = build(context);
     cl_mem buffer = clCreateBuffer(context, 0, 64, NULL, &error);
-    NEED(error);
-    NEED(clGetDeviceInfo(device, CL_DEVICE_SVM_CAPABILITIES, sizeof(svm), &svm, NULL));
-    NEED(clGetDeviceInfo(device, CL_DEVICE_EXECUTION_CAPABILITIES, sizeof(execution), &execution,
-                         NULL));
+    OK(error);
+    OK(clGetDeviceInfo(device, CL_DEVICE_SVM_CAPABILITIES, sizeof(svm), &svm, NULL));
+    OK(clGetDeviceInfo(device, CL_DEVICE_EXECUTION_CAPABILITIES, sizeof(execution), &execution,
+                       NULL));
     printf("svm %llx execution %llx too small %d\n", (unsigned long long)svm,
            (unsigned long long)execution,
            clGetDeviceInfo(device, CL_DEVICE_SVM_CAPABILITIES, 1, &svm, NULL));
@@ -285,46 +274,36 @@ static void scenario_rules(void)
         printf("%s %d\n", names[i],
                clGetExtensionFunctionAddressForPlatform(platform, names[i]) != NULL);
     }
-    NEED(clReleaseMemObject(buffer));
-    NEED(clReleaseKernel(kernel));
+    OK(clReleaseMemObject(buffer));
+    OK(clReleaseKernel(kernel));
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-    int as_native;
-} scenarios[] = {
-    {"partitions", scenario_partitions, 1}, {"contexts", scenario_contexts, 1},
-    {"largest", scenario_largest, 1},       {"rare", scenario_rare, 1},
-    {"rules", scenario_rules, 0},
+static const struct scenario scenarios[] = {
+    {"partitions", scenario_partitions, false},
+    {"contexts", scenario_contexts, false},
+    {"largest", scenario_largest, false},
+    {"rare", scenario_rare, false},
+    {"rules", scenario_rules, true},
 };
 
 int main(int argc, char **argv)
 {
     cl_int error = CL_SUCCESS;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    for (size_t i = 0; argc == 1 && i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
-        if (scenarios[i].as_native) {
-            printf("%s\n", scenarios[i].name);
-        }
-    }
     if (argc == 1) {
+        list_scenarios(scenarios, LENGTH(scenarios));
         return 0;
     }
-    NEED(clGetPlatformIDs(1, &platform, NULL));
-    NEED(clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL));
+    OK(clGetPlatformIDs(1, &platform, NULL));
+    OK(clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL));
     context = clCreateContext(NULL, 1, &device, NULL, NULL, &error);
-    NEED(error);
+    OK(error);
     queue = clCreateCommandQueue(context, device, 0, &error);
-    NEED(error);
+    OK(error);
     for (int i = 1; i < argc; i++) {
-        for (size_t k = 0; k < sizeof(scenarios) / sizeof(scenarios[0]); k++) {
-            if (strcmp(argv[i], scenarios[k].name) == 0) {
-                scenarios[k].run();
-            }
-        }
+        find_scenario(scenarios, LENGTH(scenarios), argv[i])->run();
     }
-    NEED(clReleaseCommandQueue(queue));
-    NEED(clReleaseContext(context));
+    OK(clReleaseCommandQueue(queue));
+    OK(clReleaseContext(context));
     return 0;
 }

@@ -7,27 +7,11 @@
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
 #define CL_USE_DEPRECATED_OPENCL_1_1_APIS
 
-#include <CL/cl.h>
+#include "scenarios.h"
+
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
-
-#define EXPECT(got, wanted)                                                                        \
-    do {                                                                                           \
-        long long got_ = (long long)(got);                                                         \
-        long long wanted_ = (long long)(wanted);                                                   \
-        if (got_ != wanted_) {                                                                     \
-            fprintf(stderr, "%s:%d: %s is %lld, not %lld\n", __func__, __LINE__, #got, got_,       \
-                    wanted_);                                                                      \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-#define OK(call) EXPECT(call, CL_SUCCESS)
 
 static const char *const source =
     "__kernel void put(__global int *to, int value) { to[get_global_id(0)] = value; }\n"
@@ -87,16 +71,6 @@ static cl_event gate(void)
     cl_event event = clCreateUserEvent(context, &error);
     OK(error);
     return event;
-}
-
-static void *random_bytes(size_t size, uint32_t seed)
-{
-    uint32_t *bytes = malloc(size + 8);
-    for (size_t i = 0; i < size / 4 + 1; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        bytes[i] = seed;
-    }
-    return bytes;
 }
 
 static void launch(cl_command_queue where, const char *name, cl_mem to, int value, size_t global,
@@ -980,11 +954,8 @@ static void events_many(void)
 
 int main(int argc, char **argv)
 {
-#define S(name) {#name, name}
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } scenarios[] = {
+#define S(name) {#name, name, false}
+    static const struct scenario scenarios[] = {
         S(size_classes),
         S(gated_reads),
         S(gated_large_read),
@@ -1014,22 +985,14 @@ int main(int argc, char **argv)
         S(long_kernel_async_read),
         S(events_many),
     };
-    size_t n = sizeof(scenarios) / sizeof(scenarios[0]);
     if (argc == 1) {
-        for (size_t k = 0; k < n; k++) {
-            puts(scenarios[k].name);
-        }
+        list_scenarios(scenarios, LENGTH(scenarios));
         return 0;
     }
     open_all();
     for (int i = 1; i < argc; i++) {
-        for (size_t k = 0; k < n; k++) {
-            if (strcmp(scenarios[k].name, argv[i]) == 0) {
-                scenarios[k].run();
-                printf("%s ok\n", argv[i]);
-                fflush(stdout);
-            }
-        }
+        find_scenario(scenarios, LENGTH(scenarios), argv[i])->run();
+        say_ok(argv[i]);
     }
     OK(clReleaseProgram(program));
     OK(clReleaseCommandQueue(queue));

@@ -7,25 +7,12 @@
 #define CL_USE_DEPRECATED_OPENCL_1_1_APIS
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
 
-#include <CL/cl.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "scenarios.h"
 
 #define WIDTH 7u
 #define HEIGHT 5u
 #define DEPTH 3u
 #define HOST_BYTES 8192u
-#define NEED(call)                                                                                 \
-    do {                                                                                           \
-        cl_int error_ = (call);                                                                    \
-        if (error_ != CL_SUCCESS) {                                                                \
-            fprintf(stderr, "%s:%d: %s is %d\n", __func__, __LINE__, #call, error_);               \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static cl_device_id device;
 static cl_context context;
@@ -124,16 +111,16 @@ static void show(cl_mem image, const void *host)
     show_size("height", image, CL_IMAGE_HEIGHT);
     show_size("depth", image, CL_IMAGE_DEPTH);
     show_size("array", image, CL_IMAGE_ARRAY_SIZE);
-    NEED(clGetImageInfo(image, CL_IMAGE_FORMAT, sizeof(format), &format, NULL));
-    NEED(clGetImageInfo(image, CL_IMAGE_BUFFER, sizeof(buffer), &buffer, NULL));
-    NEED(clGetMemObjectInfo(image, CL_MEM_TYPE, sizeof(type), &type, NULL));
-    NEED(clGetMemObjectInfo(image, CL_MEM_FLAGS, sizeof(flags), &flags, NULL));
-    NEED(clGetMemObjectInfo(image, CL_MEM_SIZE, sizeof(bytes), &bytes, NULL));
-    NEED(clGetMemObjectInfo(image, CL_MEM_HOST_PTR, sizeof(pointer), &pointer, NULL));
-    NEED(clGetMemObjectInfo(image, CL_MEM_CONTEXT, sizeof(found), &found, NULL));
-    NEED(clGetMemObjectInfo(image, CL_MEM_ASSOCIATED_MEMOBJECT, sizeof(associated), &associated,
-                            NULL));
-    NEED(clGetMemObjectInfo(image, CL_MEM_REFERENCE_COUNT, sizeof(count), &count, NULL));
+    OK(clGetImageInfo(image, CL_IMAGE_FORMAT, sizeof(format), &format, NULL));
+    OK(clGetImageInfo(image, CL_IMAGE_BUFFER, sizeof(buffer), &buffer, NULL));
+    OK(clGetMemObjectInfo(image, CL_MEM_TYPE, sizeof(type), &type, NULL));
+    OK(clGetMemObjectInfo(image, CL_MEM_FLAGS, sizeof(flags), &flags, NULL));
+    OK(clGetMemObjectInfo(image, CL_MEM_SIZE, sizeof(bytes), &bytes, NULL));
+    OK(clGetMemObjectInfo(image, CL_MEM_HOST_PTR, sizeof(pointer), &pointer, NULL));
+    OK(clGetMemObjectInfo(image, CL_MEM_CONTEXT, sizeof(found), &found, NULL));
+    OK(clGetMemObjectInfo(image, CL_MEM_ASSOCIATED_MEMOBJECT, sizeof(associated), &associated,
+                          NULL));
+    OK(clGetMemObjectInfo(image, CL_MEM_REFERENCE_COUNT, sizeof(count), &count, NULL));
     printf(" format %x %x type %x flags %llx size %zu host %s associated %s buffer %s context %d "
            "references %u\n",
            format.image_channel_order, format.image_channel_data_type, type,
@@ -170,17 +157,17 @@ static void transfers(cl_mem image, const size_t *size, size_t bytes, cl_mem_obj
     fill(host, sizeof(host), 7);
     printf("  write %d", clEnqueueWriteImage(queue, image, CL_FALSE, origin, region, row, slice,
                                              host, 0, NULL, &event));
-    NEED(clGetEventInfo(event, CL_EVENT_COMMAND_TYPE, sizeof(command), &command, NULL));
+    OK(clGetEventInfo(event, CL_EVENT_COMMAND_TYPE, sizeof(command), &command, NULL));
     printf(" %x", command);
-    NEED(clWaitForEvents(1, &event)); /* until then the memory belongs to the command */
+    OK(clWaitForEvents(1, &event)); /* until then the memory belongs to the command */
     clReleaseEvent(event);
     memset(host, 0xee, sizeof(host));
     event = NULL;
     cl_int error = clEnqueueReadImage(queue, image, CL_FALSE, origin, region, row, slice, host, 0,
                                       NULL, &event);
     printf(" read %d", error);
-    NEED(clWaitForEvents(1, &event));
-    NEED(clGetEventInfo(event, CL_EVENT_COMMAND_TYPE, sizeof(command), &command, NULL));
+    OK(clWaitForEvents(1, &event));
+    OK(clGetEventInfo(event, CL_EVENT_COMMAND_TYPE, sizeof(command), &command, NULL));
     printf(" %x %016llx\n", command, (unsigned long long)hash(host, sizeof(host)));
     clReleaseEvent(event);
     show_content("content", image, size, bytes);
@@ -200,11 +187,11 @@ static void copies(cl_mem image, const cl_image_desc *desc, size_t format, const
     cl_int error = CL_SUCCESS;
     cl_mem other =
         clCreateImage(context, CL_MEM_READ_WRITE, &formats[format].format, desc, NULL, &error);
-    NEED(error);
+    OK(error);
     cl_mem buffer = clCreateBuffer(context, CL_MEM_READ_WRITE, HOST_BYTES, NULL, &error);
-    NEED(error);
+    OK(error);
     memset(host, 0x11, sizeof(host));
-    NEED(clEnqueueWriteBuffer(queue, buffer, CL_TRUE, 0, HOST_BYTES, host, 0, NULL, NULL));
+    OK(clEnqueueWriteBuffer(queue, buffer, CL_TRUE, 0, HOST_BYTES, host, 0, NULL, NULL));
     for (int round = 0; round < 2; round++) { /* the second time it may go one way */
         printf("  fill %d", clEnqueueFillImage(queue, other, &color, zero, size, 0, NULL, NULL));
         printf(" copy %d",
@@ -214,7 +201,7 @@ static void copies(cl_mem image, const cl_image_desc *desc, size_t format, const
         printf(" from buffer %d\n", clEnqueueCopyBufferToImage(queue, buffer, image, 32 + bytes,
                                                                zero, region, 0, NULL, NULL));
     }
-    NEED(clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, HOST_BYTES, host, 0, NULL, NULL));
+    OK(clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, HOST_BYTES, host, 0, NULL, NULL));
     printf("  buffer %016llx\n", (unsigned long long)hash(host, sizeof(host)));
     show_content("other", other, size, bytes);
     show_content("image", image, size, bytes);
@@ -236,11 +223,11 @@ static void maps(cl_mem image, const size_t *size, size_t bytes, const uint8_t *
         cl_int error = CL_SUCCESS;
         uint8_t *address = clEnqueueMapImage(queue, image, i != 1, flags[i], origin, region, &row,
                                              &slice, 0, NULL, &event, &error);
-        NEED(error);
-        NEED(clWaitForEvents(1, &event));
-        NEED(clGetEventInfo(event, CL_EVENT_COMMAND_TYPE, sizeof(command), &command, NULL));
+        OK(error);
+        OK(clWaitForEvents(1, &event));
+        OK(clGetEventInfo(event, CL_EVENT_COMMAND_TYPE, sizeof(command), &command, NULL));
         clReleaseEvent(event);
-        NEED(clGetMemObjectInfo(image, CL_MEM_MAP_COUNT, sizeof(count), &count, NULL));
+        OK(clGetMemObjectInfo(image, CL_MEM_MAP_COUNT, sizeof(count), &count, NULL));
         printf("  map %x row %zu slice %zu count %u", command, row, slice, count);
         if (host != NULL) {
             printf(" at %td", address - host);
@@ -258,8 +245,8 @@ static void maps(cl_mem image, const size_t *size, size_t bytes, const uint8_t *
         }
         printf(" %016llx unmap %d", (unsigned long long)value,
                clEnqueueUnmapMemObject(queue, image, address, 0, NULL, NULL));
-        NEED(clFinish(queue));
-        NEED(clGetMemObjectInfo(image, CL_MEM_MAP_COUNT, sizeof(count), &count, NULL));
+        OK(clFinish(queue));
+        OK(clGetMemObjectInfo(image, CL_MEM_MAP_COUNT, sizeof(count), &count, NULL));
         printf(" %u again %d\n", count,
                clEnqueueUnmapMemObject(queue, image, (uint8_t *)address + 1, 0, NULL, NULL));
         show_content("content", image, size, bytes);
@@ -299,8 +286,8 @@ static void scenario_shapes(void)
         }
         if (!with_host) {
             const size_t zero[3] = {0, 0, 0};
-            NEED(clEnqueueWriteImage(queue, image, CL_TRUE, zero, shapes[shape].size, 0, 0, host, 0,
-                                     NULL, NULL));
+            OK(clEnqueueWriteImage(queue, image, CL_TRUE, zero, shapes[shape].size, 0, 0, host, 0,
+                                   NULL, NULL));
         }
         show_content("initial", image, shapes[shape].size, bytes);
         transfers(image, shapes[shape].size, bytes, desc.image_type);
@@ -308,7 +295,7 @@ static void scenario_shapes(void)
         desc.image_slice_pitch = 0;
         copies(image, &desc, format, shapes[shape].size);
         maps(image, shapes[shape].size, bytes, flags & CL_MEM_USE_HOST_PTR ? host : NULL);
-        NEED(clReleaseMemObject(image));
+        OK(clReleaseMemObject(image));
     }
 }
 
@@ -333,17 +320,15 @@ static void scenario_large(void)
         fill(host, bytes, (unsigned)i);
         cl_mem image = clCreateImage(context, CL_MEM_COPY_HOST_PTR, &format, &desc, host, &error);
         printf("large %zu: %d\n", i, error);
-        NEED(error);
+        OK(error);
         show_content("initial", image, size, 16);
         fill(host, bytes, (unsigned)i + 100);
-        NEED(
-            clEnqueueWriteImage(queue, image, CL_FALSE, zero, size, pitch, 0, host, 0, NULL, NULL));
-        NEED(clFinish(queue));
+        OK(clEnqueueWriteImage(queue, image, CL_FALSE, zero, size, pitch, 0, host, 0, NULL, NULL));
+        OK(clFinish(queue));
         memset(host, 0xee, bytes);
         cl_event event = NULL;
-        NEED(clEnqueueReadImage(queue, image, CL_FALSE, zero, size, pitch, 0, host, 0, NULL,
-                                &event));
-        NEED(clWaitForEvents(1, &event));
+        OK(clEnqueueReadImage(queue, image, CL_FALSE, zero, size, pitch, 0, host, 0, NULL, &event));
+        OK(clWaitForEvents(1, &event));
         printf("  %016llx\n", (unsigned long long)hash(host, bytes));
         clReleaseEvent(event);
         clReleaseMemObject(image);
@@ -363,23 +348,23 @@ static void scenario_buffers(void)
         cl_uint count = 0;
         fill(host, sizeof(host), 3);
         cl_mem buffer = clCreateBuffer(context, kinds[i], sizeof(host), host, &error);
-        NEED(error);
+        OK(error);
         cl_image_desc desc = {.image_type = CL_MEM_OBJECT_IMAGE1D_BUFFER, .image_width = 64};
         desc.mem_object = buffer;
         cl_mem image = clCreateImage(context, 0, &format, &desc, NULL, &error);
         printf("1d-buffer: %d\n ", error);
-        NEED(error);
+        OK(error);
         show(image, host);
-        NEED(clGetMemObjectInfo(buffer, CL_MEM_REFERENCE_COUNT, sizeof(count), &count, NULL));
+        OK(clGetMemObjectInfo(buffer, CL_MEM_REFERENCE_COUNT, sizeof(count), &count, NULL));
         const size_t size[3] = {64, 1, 1};
         show_content("initial", image, size, 4);
-        NEED(clReleaseMemObject(buffer)); /* the image holds it */
+        OK(clReleaseMemObject(buffer)); /* the image holds it */
         const size_t origin[3] = {1, 0, 0};
         const size_t region[3] = {5, 1, 1};
         printf("  write %d\n", clEnqueueWriteImage(queue, image, CL_TRUE, origin, region, 0, 0,
                                                    "abcdefghijklmnopqrstuvwxyz", 0, NULL, NULL));
         show_content("written", image, size, 4);
-        NEED(clReleaseMemObject(image));
+        OK(clReleaseMemObject(image));
     }
 }
 
@@ -432,9 +417,9 @@ static void scenario_errors(void)
     broken.image_type = CL_MEM_OBJECT_BUFFER;
     printf("type of a buffer %d\n", made(0, &good, &broken, NULL));
     cl_mem image = clCreateImage(context, 0, &good, &desc, NULL, &error);
-    NEED(error);
+    OK(error);
     cl_mem buffer = clCreateBuffer(context, 0, HOST_BYTES, NULL, &error);
-    NEED(error);
+    OK(error);
     const size_t zero[3] = {0, 0, 0};
     const size_t one[3] = {1, 1, 1};
     const size_t far[3] = {WIDTH, 0, 0};
@@ -472,14 +457,14 @@ static void scenario_errors(void)
            clGetImageInfo(buffer, CL_IMAGE_WIDTH, sizeof(value), &value, NULL));
     printf("info too small %d\n", clGetImageInfo(image, CL_IMAGE_WIDTH, 1, &value, NULL));
     printf("info unknown %d\n", clGetImageInfo(image, 0x7777, sizeof(value), &value, NULL));
-    NEED(clReleaseMemObject(buffer));
-    NEED(clReleaseMemObject(image));
+    OK(clReleaseMemObject(buffer));
+    OK(clReleaseMemObject(image));
     static const cl_mem_flags access[] = {CL_MEM_HOST_NO_ACCESS, CL_MEM_HOST_READ_ONLY,
                                           CL_MEM_HOST_WRITE_ONLY};
     for (size_t i = 0; i < 3; i++) {
         image =
             clCreateImage(context, access[i] | CL_MEM_COPY_HOST_PTR, &good, &desc, host, &error);
-        NEED(error);
+        OK(error);
         READ("limited", image, CL_TRUE, zero, one, 0, 0, host);
         printf("write limited %d\n",
                clEnqueueWriteImage(queue, image, CL_TRUE, zero, one, 0, 0, host, 0, NULL, NULL));
@@ -488,11 +473,11 @@ static void scenario_errors(void)
                                               0, NULL, NULL, &error);
             printf("map limited %llx %d\n", (unsigned long long)flags, error);
             if (address != NULL) {
-                NEED(clEnqueueUnmapMemObject(queue, image, address, 0, NULL, NULL));
-                NEED(clFinish(queue));
+                OK(clEnqueueUnmapMemObject(queue, image, address, 0, NULL, NULL));
+                OK(clFinish(queue));
             }
         }
-        NEED(clReleaseMemObject(image));
+        OK(clReleaseMemObject(image));
     }
 }
 
@@ -510,14 +495,14 @@ static void scenario_older(void)
     cl_mem image =
         clCreateImage2D(context, CL_MEM_COPY_HOST_PTR, &format, WIDTH, HEIGHT, 40, host, &error);
     printf("2d: %d\n ", error);
-    NEED(error);
+    OK(error);
     show(image, host);
     show_content("content", image, size2, 4);
     clReleaseMemObject(image);
     image = clCreateImage3D(context, CL_MEM_USE_HOST_PTR, &format, WIDTH, HEIGHT, DEPTH, 40, 240,
                             host, &error);
     printf("3d: %d\n ", error);
-    NEED(error);
+    OK(error);
     show(image, host);
     show_content("content", image, size3, 4);
     clReleaseMemObject(image);
@@ -549,8 +534,8 @@ static cl_program build(void)
     cl_int error = CL_SUCCESS;
     cl_program program =
         clCreateProgramWithSource(context, 1, (const char **)&source, NULL, &error);
-    NEED(error);
-    NEED(clBuildProgram(program, 0, NULL, NULL, NULL, NULL));
+    OK(error);
+    OK(clBuildProgram(program, 0, NULL, NULL, NULL, NULL));
     return program;
 }
 
@@ -566,19 +551,19 @@ static void scenario_kernels(void)
     fill(host, sizeof(host), 21);
     cl_program program = build();
     cl_kernel turn = clCreateKernel(program, "turn", &error);
-    NEED(error);
+    OK(error);
     cl_kernel fixed = clCreateKernel(program, "fixed", &error);
-    NEED(error);
+    OK(error);
     cl_mem from = clCreateImage(context, CL_MEM_COPY_HOST_PTR, &format, &desc, host, &error);
-    NEED(error);
+    OK(error);
     cl_mem to = clCreateImage(context, CL_MEM_WRITE_ONLY, &format, &desc, NULL, &error);
-    NEED(error);
+    OK(error);
     cl_mem cube = clCreateImage(context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, &format, &deep,
                                 host, &error);
-    NEED(error);
+    OK(error);
     cl_mem buffer =
         clCreateBuffer(context, CL_MEM_READ_WRITE, 16 * WIDTH * HEIGHT * DEPTH, NULL, &error);
-    NEED(error);
+    OK(error);
     static const cl_addressing_mode modes[] = {CL_ADDRESS_NONE, CL_ADDRESS_CLAMP,
                                                CL_ADDRESS_CLAMP_TO_EDGE};
     for (size_t i = 0; i < 3; i++) {
@@ -596,25 +581,25 @@ static void scenario_kernels(void)
         cl_sampler sampler =
             i == 1 ? clCreateSampler(context, CL_FALSE, modes[i], CL_FILTER_NEAREST, &error)
                    : clCreateSamplerWithProperties(context, properties, &error);
-        NEED(error);
-        NEED(clGetSamplerInfo(sampler, CL_SAMPLER_ADDRESSING_MODE, sizeof(mode), &mode, NULL));
-        NEED(clGetSamplerInfo(sampler, CL_SAMPLER_FILTER_MODE, sizeof(filter), &filter, NULL));
-        NEED(clGetSamplerInfo(sampler, CL_SAMPLER_NORMALIZED_COORDS, sizeof(normalized),
-                              &normalized, NULL));
-        NEED(clGetSamplerInfo(sampler, CL_SAMPLER_CONTEXT, sizeof(found), &found, NULL));
+        OK(error);
+        OK(clGetSamplerInfo(sampler, CL_SAMPLER_ADDRESSING_MODE, sizeof(mode), &mode, NULL));
+        OK(clGetSamplerInfo(sampler, CL_SAMPLER_FILTER_MODE, sizeof(filter), &filter, NULL));
+        OK(clGetSamplerInfo(sampler, CL_SAMPLER_NORMALIZED_COORDS, sizeof(normalized), &normalized,
+                            NULL));
+        OK(clGetSamplerInfo(sampler, CL_SAMPLER_CONTEXT, sizeof(found), &found, NULL));
         printf("sampler %x %x %u %d\n", mode, filter, normalized, found == context);
-        NEED(clSetKernelArg(turn, 0, sizeof(from), &from));
-        NEED(clSetKernelArg(turn, 1, sizeof(to), &to));
-        NEED(clSetKernelArg(turn, 2, sizeof(sampler), &sampler));
-        NEED(clEnqueueNDRangeKernel(queue, turn, 2, NULL, global, NULL, 0, NULL, NULL));
+        OK(clSetKernelArg(turn, 0, sizeof(from), &from));
+        OK(clSetKernelArg(turn, 1, sizeof(to), &to));
+        OK(clSetKernelArg(turn, 2, sizeof(sampler), &sampler));
+        OK(clEnqueueNDRangeKernel(queue, turn, 2, NULL, global, NULL, 0, NULL, NULL));
         show_content("turned", to, size, 4);
-        NEED(clReleaseSampler(sampler));
+        OK(clReleaseSampler(sampler));
     }
     const size_t all = WIDTH * HEIGHT * DEPTH;
-    NEED(clSetKernelArg(fixed, 0, sizeof(cube), &cube));
-    NEED(clSetKernelArg(fixed, 1, sizeof(buffer), &buffer));
-    NEED(clEnqueueNDRangeKernel(queue, fixed, 1, NULL, &all, NULL, 0, NULL, NULL));
-    NEED(clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, 16 * all, host, 0, NULL, NULL));
+    OK(clSetKernelArg(fixed, 0, sizeof(cube), &cube));
+    OK(clSetKernelArg(fixed, 1, sizeof(buffer), &buffer));
+    OK(clEnqueueNDRangeKernel(queue, fixed, 1, NULL, &all, NULL, 0, NULL, NULL));
+    OK(clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, 16 * all, host, 0, NULL, NULL));
     printf("fixed %016llx\n", (unsigned long long)hash(host, 16 * all));
     cl_sampler wrong = clCreateSampler(context, CL_TRUE, 0x7777, CL_FILTER_NEAREST, &error);
     printf("wrong sampler %d %d\n", wrong == NULL, error);
@@ -633,12 +618,10 @@ static void scenario_kernels(void)
     clReleaseProgram(program);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} scenarios[] = {
-    {"shapes", scenario_shapes}, {"large", scenario_large}, {"buffers", scenario_buffers},
-    {"errors", scenario_errors}, {"older", scenario_older}, {"kernels", scenario_kernels},
+static const struct scenario scenarios[] = {
+    {"shapes", scenario_shapes, false},   {"large", scenario_large, false},
+    {"buffers", scenario_buffers, false}, {"errors", scenario_errors, false},
+    {"older", scenario_older, false},     {"kernels", scenario_kernels, false},
 };
 
 int main(int argc, char **argv)
@@ -646,26 +629,20 @@ int main(int argc, char **argv)
     cl_platform_id platform = NULL;
     cl_int error = CL_SUCCESS;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    for (size_t i = 0; argc == 1 && i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
-        printf("%s\n", scenarios[i].name);
-    }
     if (argc == 1) {
+        list_scenarios(scenarios, LENGTH(scenarios));
         return 0;
     }
-    NEED(clGetPlatformIDs(1, &platform, NULL));
-    NEED(clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL));
+    OK(clGetPlatformIDs(1, &platform, NULL));
+    OK(clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL));
     context = clCreateContext(NULL, 1, &device, NULL, NULL, &error);
-    NEED(error);
+    OK(error);
     queue = clCreateCommandQueue(context, device, 0, &error);
-    NEED(error);
+    OK(error);
     for (int i = 1; i < argc; i++) {
-        for (size_t k = 0; k < sizeof(scenarios) / sizeof(scenarios[0]); k++) {
-            if (strcmp(argv[i], scenarios[k].name) == 0) {
-                scenarios[k].run();
-            }
-        }
+        find_scenario(scenarios, LENGTH(scenarios), argv[i])->run();
     }
-    NEED(clReleaseCommandQueue(queue));
-    NEED(clReleaseContext(context));
+    OK(clReleaseCommandQueue(queue));
+    OK(clReleaseContext(context));
     return 0;
 }

@@ -7,27 +7,11 @@
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
 #define CL_USE_DEPRECATED_OPENCL_1_1_APIS
 
-#include <CL/cl.h>
+#include "scenarios.h"
+
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
-
-#define EXPECT(got, wanted)                                                                        \
-    do {                                                                                           \
-        long long got_ = (long long)(got);                                                         \
-        long long wanted_ = (long long)(wanted);                                                   \
-        if (got_ != wanted_) {                                                                     \
-            fprintf(stderr, "%s:%d: %s is %lld, not %lld\n", __func__, __LINE__, #got, got_,       \
-                    wanted_);                                                                      \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-#define OK(call) EXPECT(call, CL_SUCCESS)
 
 static const char *const source =
     "__kernel void put(__global int *to, int value) { to[get_global_id(0)] = value; }\n"
@@ -74,16 +58,6 @@ static cl_event gate(void)
     cl_event event = clCreateUserEvent(context, &error);
     OK(error);
     return event;
-}
-
-static uint8_t *random_bytes(size_t size, uint32_t seed)
-{
-    uint32_t *bytes = malloc(size + 8);
-    for (size_t i = 0; i < size / 4 + 1; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        bytes[i] = seed;
-    }
-    return (uint8_t *)bytes;
 }
 
 static void launch(cl_command_queue where, const char *name, cl_mem to, int value, size_t global,
@@ -469,11 +443,8 @@ static void maps_beside_transfers(void)
 
 int main(int argc, char **argv)
 {
-#define S(name) {#name, name}
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } scenarios[] = {
+#define S(name) {#name, name, false}
+    static const struct scenario scenarios[] = {
         S(maps),
         S(what_is_told),
         S(parts),
@@ -484,22 +455,14 @@ int main(int argc, char **argv)
         S(write_from_parts_of_reads),
         S(maps_beside_transfers),
     };
-    size_t n = sizeof(scenarios) / sizeof(scenarios[0]);
     if (argc == 1) {
-        for (size_t k = 0; k < n; k++) {
-            puts(scenarios[k].name);
-        }
+        list_scenarios(scenarios, LENGTH(scenarios));
         return 0;
     }
     open_all();
     for (int i = 1; i < argc; i++) {
-        for (size_t k = 0; k < n; k++) {
-            if (strcmp(scenarios[k].name, argv[i]) == 0) {
-                scenarios[k].run();
-                printf("%s ok\n", argv[i]);
-                fflush(stdout);
-            }
-        }
+        find_scenario(scenarios, LENGTH(scenarios), argv[i])->run();
+        say_ok(argv[i]);
     }
     OK(clReleaseProgram(program));
     OK(clReleaseCommandQueue(queue));

@@ -4,20 +4,7 @@
  */
 #define CL_TARGET_OPENCL_VERSION 120
 
-#include <CL/cl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        cl_int error_ = (call);                                                                    \
-        if (error_ != CL_SUCCESS) {                                                                \
-            fprintf(stderr, "%s:%d: %s is %d\n", __func__, __LINE__, #call, error_);               \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "scenarios.h"
 
 static const char *const source = "__kernel void speak(int value)\n"
                                   "{ printf(\"kernel %d %s\\n\", value, \"speaks\"); }\n"
@@ -157,27 +144,24 @@ static void without_the_word(void)
     OK(clFinish(queue));
 }
 
+static const struct scenario scenarios[] = {
+    {"lines", lines, false},
+    {"unbuffered", unbuffered, false},
+    {"much", much, false},
+    {"binary", from_binary, false},
+    {"callback", with_callback, false},
+    {"end", at_the_end, false},
+    {"hidden", without_the_word, true},
+};
+
 int main(int argc, char **argv)
 {
-    const char *scenario = argc == 2 ? argv[1] : "";
-    open_all(strcmp(scenario, "hidden") == 0 ? hidden : source);
-    if (strcmp(scenario, "lines") == 0) {
-        lines();
-    } else if (strcmp(scenario, "unbuffered") == 0) {
-        unbuffered();
-    } else if (strcmp(scenario, "much") == 0) {
-        much();
-    } else if (strcmp(scenario, "binary") == 0) {
-        from_binary();
-    } else if (strcmp(scenario, "callback") == 0) {
-        with_callback();
-    } else if (strcmp(scenario, "end") == 0) {
-        at_the_end();
-    } else if (strcmp(scenario, "hidden") == 0) {
-        without_the_word();
-    } else {
-        fprintf(stderr, "unknown scenario '%s'\n", scenario);
-        return 2;
+    if (argc != 2) {
+        list_scenarios(scenarios, LENGTH(scenarios));
+        return 0;
     }
+    const struct scenario *scenario = find_scenario(scenarios, LENGTH(scenarios), argv[1]);
+    open_all(scenario->run == without_the_word ? hidden : source);
+    scenario->run();
     return 0;
 }

@@ -7,17 +7,11 @@
 #define CL_TARGET_OPENCL_VERSION 300
 #define CL_USE_DEPRECATED_OPENCL_1_1_APIS
 
-#include <CL/cl.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "scenarios.h"
+
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define DEVICES_MAX 8
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define SAY(...) (printf(__VA_ARGS__), putchar('\n'))
 #define SHOW(call) SAY("%s: %d", #call, (int)(call))
 
@@ -120,7 +114,7 @@ static void show_program_infos(cl_program program)
                                              CL_PROGRAM_SCOPE_GLOBAL_DTORS_PRESENT,
                                              0x1234};
     static char value[1 << 16];
-    for (size_t i = 0; i < COUNT(params); i++) {
+    for (size_t i = 0; i < LENGTH(params); i++) {
         size_t size = 0;
         cl_int error = clGetProgramInfo(program, params[i], 0, NULL, &size);
         SAY("info %x: %d, %s", params[i], error, size > 0 ? "some" : "empty");
@@ -205,7 +199,7 @@ static void show_kernel_infos(cl_kernel kernel)
         CL_KERNEL_MAX_SUB_GROUP_SIZE_FOR_NDRANGE, CL_KERNEL_SUB_GROUP_COUNT_FOR_NDRANGE,
         CL_KERNEL_LOCAL_SIZE_FOR_SUB_GROUP_COUNT, CL_KERNEL_MAX_NUM_SUB_GROUPS,
         CL_KERNEL_COMPILE_NUM_SUB_GROUPS,         0x1234};
-    for (size_t i = 0; i < COUNT(params); i++) {
+    for (size_t i = 0; i < LENGTH(params); i++) {
         memset(value, 0, sizeof(value));
         size = 0;
         SAY("sub group info %x: %d", params[i],
@@ -219,7 +213,7 @@ static void show_kernel_infos(cl_kernel kernel)
 static void kernels(void)
 {
     static const char *const options[] = {NULL, "-cl-kernel-arg-info"};
-    for (size_t i = 0; i < COUNT(options); i++) {
+    for (size_t i = 0; i < LENGTH(options); i++) {
         cl_int error = CL_SUCCESS;
         cl_program program = source_program(plain);
         SAY("unbuilt: %d", clCreateKernel(program, "two", &error) == NULL ? error : 1);
@@ -348,7 +342,7 @@ static void builds(void)
                                           "--version",
                                           "-o /tmp/x",
                                           "-Ifoo -DB"};
-    for (size_t i = 0; i < COUNT(options); i++) {
+    for (size_t i = 0; i < LENGTH(options); i++) {
         show_build(program, options[i]);
         show_build_infos(program);
     }
@@ -390,7 +384,7 @@ static void link_together(cl_program first, cl_program second)
     static const char *const options[] = {NULL, "", "-create-library", "-no-such",
                                           "-create-library -enable-link-options"};
     const cl_program inputs[] = {first, second};
-    for (size_t i = 0; i < COUNT(options); i++) {
+    for (size_t i = 0; i < LENGTH(options); i++) {
         cl_int error = 77;
         cl_program linked =
             clLinkProgram(context, 0, NULL, options[i], 2, inputs, NULL, NULL, &error);
@@ -566,7 +560,7 @@ static void rubbish(void)
     static const size_t sizes[] = {1, 1024, 65536, (size_t)1 << 20, ((size_t)64 << 20) + 1};
     unsigned char *bytes = malloc(((size_t)64 << 20) + 1);
     memset(bytes, 'x', ((size_t)64 << 20) + 1);
-    for (size_t i = 0; i < COUNT(sizes); i++) {
+    for (size_t i = 0; i < LENGTH(sizes); i++) {
         const unsigned char *binaries[DEVICES_MAX];
         size_t lengths[DEVICES_MAX];
         for (cl_uint d = 0; d < device_count; d++) {
@@ -752,37 +746,29 @@ static void absent(void)
     try_include("directory", text, options);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} scenarios[] = {{"infos", infos},
-                 {"kernels", kernels},
-                 {"many", many},
-                 {"sources", sources},
-                 {"builds", builds},
-                 {"compiles", compiles},
-                 {"intermediate", intermediate},
-                 {"built_in", built_in},
-                 {"binaries", binaries},
-                 {"includes", includes},
-                 {"absent", absent}};
+static const struct scenario scenarios[] = {{"infos", infos, false},
+                                            {"kernels", kernels, false},
+                                            {"many", many, false},
+                                            {"sources", sources, false},
+                                            {"builds", builds, false},
+                                            {"compiles", compiles, false},
+                                            {"intermediate", intermediate, false},
+                                            {"built_in", built_in, false},
+                                            {"binaries", binaries, false},
+                                            {"includes", includes, false},
+                                            {"absent", absent, false}};
 
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    for (size_t i = 0; argc == 1 && i < COUNT(scenarios); i++) {
-        puts(scenarios[i].name);
+    if (argc == 1) {
+        list_scenarios(scenarios, LENGTH(scenarios));
+        return 0;
     }
-    if (argc > 1) {
-        open_all();
-    }
+    open_all();
     for (int i = 1; i < argc; i++) {
-        for (size_t j = 0; j < COUNT(scenarios); j++) {
-            if (strcmp(argv[i], scenarios[j].name) == 0) {
-                SAY("== %s", argv[i]);
-                scenarios[j].run();
-            }
-        }
+        SAY("== %s", argv[i]);
+        find_scenario(scenarios, LENGTH(scenarios), argv[i])->run();
     }
     return 0;
 }

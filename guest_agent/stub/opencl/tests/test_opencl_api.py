@@ -17,14 +17,13 @@ from testbed.experiment.systems import System
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import native_build
 from testbed.protocol.spec import load_api
-from testbed.tests.clients import SANITIZERS, compile_client, expect_ok
+from testbed.tests.clients import SANITIZERS, compile_client, expect_ok, scenarios
 
 pytestmark = [pytest.mark.native, pytest.mark.opencl]
 
 NAME = "opencl_client"
 LIMIT_S = 120.0
-NATIVE_SCENARIOS = ("launch", "observe", "bulk", "map", "errors", "objects", "include", "threads")
-OUR_SCENARIOS = (*NATIVE_SCENARIOS, "stale", "fork")
+FORWARDED_ONLY = ("stale", "fork")
 # The presets, and what no preset combines.
 SYSTEMS = (
     System("wormhole", "shm"),
@@ -75,23 +74,26 @@ def _run(
 
 
 def test_expectations_hold_natively(client: Path) -> None:
-    assert execute([str(client), *NATIVE_SCENARIOS], "native", "process", timeout_s=LIMIT_S) == 0
+    argv = [str(client), *scenarios(client)]
+    assert execute(argv, "native", "process", timeout_s=LIMIT_S) == 0
 
 
 @pytest.mark.parametrize("chosen", SYSTEMS, ids=lambda chosen: chosen.name)
 def test_scenarios(client: Path, chosen: System, tmp_path: Path) -> None:
-    done, _ = _run([str(client), *OUR_SCENARIOS], chosen, tmp_path)
-    expect_ok(done, OUR_SCENARIOS)
+    names = [*scenarios(client), *FORWARDED_ONLY]
+    done, _ = _run([str(client), *names], chosen, tmp_path)
+    expect_ok(done, names)
 
 
 @pytest.mark.parametrize("chosen", [SYSTEMS[0], SYSTEMS[3]], ids=lambda chosen: chosen.name)
 def test_scenarios_under_sanitizers(chosen: System, tmp_path: Path) -> None:
     """Stub and worker both; leaks are not looked for: objects in use at exit are no leak."""
     client = compile_client(tmp_path, NAME, *SANITIZERS)
+    names = [*scenarios(client), *FORWARDED_ONLY]
     done, _ = _run(
-        [str(client), *OUR_SCENARIOS], chosen, tmp_path, "address", ASAN_OPTIONS="detect_leaks=0"
+        [str(client), *names], chosen, tmp_path, "address", ASAN_OPTIONS="detect_leaks=0"
     )
-    expect_ok(done, OUR_SCENARIOS)
+    expect_ok(done, names)
 
 
 def test_each_call_is_one_message_without_local_answers(client: Path, tmp_path: Path) -> None:

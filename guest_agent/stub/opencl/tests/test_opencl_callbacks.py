@@ -29,7 +29,6 @@ SYSTEMS = (
     System("shm-all-messages", "shm", local=False),
 )
 NATIVE = PRESETS["native"]
-PRINTING = ("lines", "unbuffered", "much", "binary", "callback", "end")
 ENDINGS = ("ends_with_callbacks", "ends_in_callback")
 
 
@@ -93,7 +92,7 @@ def test_callbacks_under_sanitizers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("chosen", [SYSTEMS[0], SYSTEMS[2]], ids=lambda chosen: chosen.name)
 def test_kernels_print_as_natively(printer: Path, chosen: System, tmp_path: Path) -> None:
     with serving(chosen, tmp_path) as environment:
-        for scenario in PRINTING:
+        for scenario in scenarios(printer):
             native = run_client([printer, scenario], os.environ)
             assert native.returncode == 0, native.stderr
             assert native.stdout.count("kernel") > 0
