@@ -329,10 +329,10 @@ def _plain(api: Api, function: Function) -> list[str]:
     lost = f"return wh_cl_enqueued(created, WH_CL_LOST, {event.name});" if event else ""
     lines.extend(_begin(function, lost or "return WH_CL_LOST;"))
     lines.extend(_put(argument) for argument in function.args)
-    if function.mode == "shape" and first is not None:
+    if function.mode == "shape":
         lines.append(f"    uint64_t shape = wh_cl_shape(WH_OP_{function.name});")
         lines.extend(_shape(argument) for argument in function.args)
-        call = f"wh_cl_call_shape(&call, {first.name}, shape)"
+        call = "wh_cl_call_shape(&call, shape)"
     else:
         call = "wh_cl_call_error(&call)"
     outs = out_arguments(function)

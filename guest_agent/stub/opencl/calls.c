@@ -147,9 +147,8 @@ void wh_cl_shape_learn(uint64_t shape)
     __atomic_store_n(&set[place], shape, __ATOMIC_RELAXED);
 }
 
-cl_int wh_cl_call_shape(struct wh_call *call, const void *queue, uint64_t shape)
+cl_int wh_cl_call_shape(struct wh_call *call, uint64_t shape)
 {
-    (void)queue;
     if (wh_cl_take_foreign_waits()) {
         return wh_cl_call_error(call); /* no other list says how this one ends */
     }

@@ -25,15 +25,7 @@ static cl_int hold(const struct wh_cl_transfer *transfer, uint64_t id,
     wh_put_u64(&call, id);
     wh_put_u64(&call, wh_cl_handle(first));
     wh_cl_put_reads(&call, &reads, 0);
-    cl_int error = wh_cl_call_sync(&call);
-    wh_cl_take_flags(&call, &reads);
-    wh_cl_take_reads(&call, &reads);
-    uint64_t next = error == CL_SUCCESS ? wh_cl_reads_next(&reads) : 0;
-    wh_call_end(&call);
-    if (next != 0) {
-        wh_cl_ask_reads(next);
-    }
-    return error;
+    return wh_cl_call_reads(&call, &reads, NULL, 0);
 }
 
 /* An event that the application gets must be complete when the transfer is: then the server waits

@@ -411,7 +411,7 @@ static cl_int send_launch(const struct launch *launch, const void *queue,
     shape = put_sizes(&call, launch->local, sent, shape);
     wh_cl_put_handles(&call, (const void *const *)launch->wait_list, launch->wait_count);
     wh_put_u64(&call, event == NULL ? 0 : event->handle);
-    error = wh_cl_call_shape(&call, queue, wh_cl_shape_add(shape, event != NULL));
+    error = wh_cl_call_shape(&call, wh_cl_shape_add(shape, event != NULL));
     if (error == CL_SUCCESS) {
         all_sent(kernel);
     }

@@ -34,19 +34,11 @@ static cl_int map_in_place(const struct wh_cl_transfer *transfer, cl_map_flags f
         wh_cl_put_no_reads(&call, &reads);
         uint64_t shape = wh_cl_shape_add(wh_cl_transfer_shape(transfer), flags);
         shape = wh_cl_shape_add(wh_cl_shape_add(shape, transfer->offset), transfer->size);
-        return wh_cl_call_shape(&call, transfer->queue, shape);
+        return wh_cl_call_shape(&call, shape);
     }
     wh_call_blocks(&call);
     wh_cl_put_reads(&call, &reads, 0);
-    cl_int error = wh_cl_call_sync(&call);
-    wh_cl_take_flags(&call, &reads);
-    wh_cl_take_reads(&call, &reads);
-    uint64_t next = error == CL_SUCCESS ? wh_cl_reads_next(&reads) : 0;
-    wh_call_end(&call);
-    if (next != 0) {
-        wh_cl_ask_reads(next);
-    }
-    return error;
+    return wh_cl_call_reads(&call, &reads, NULL, 0);
 }
 
 static cl_int unmap_in_place(const struct wh_cl_transfer *transfer)
@@ -56,7 +48,7 @@ static cl_int unmap_in_place(const struct wh_cl_transfer *transfer)
         return WH_CL_LOST;
     }
     wh_cl_put_transfer(&call, transfer, 0, 0, WH_CL_MODE_IN_PLACE);
-    return wh_cl_call_shape(&call, transfer->queue, wh_cl_transfer_shape(transfer));
+    return wh_cl_call_shape(&call, wh_cl_transfer_shape(transfer));
 }
 
 void *CL_API_CALL wh_stub_clEnqueueMapBuffer(cl_command_queue command_queue, cl_mem buffer,

@@ -179,8 +179,7 @@ uint64_t wh_cl_shape_add_bytes(uint64_t shape, const void *bytes, size_t size_by
 uint64_t wh_cl_shape_add_handles(uint64_t shape, const void *const *pointers, cl_uint count);
 bool wh_cl_shape_known(uint64_t shape);
 void wh_cl_shape_learn(uint64_t shape);
-cl_int wh_cl_call_shape(struct wh_call *call, const void *queue,
-                        uint64_t shape); /* ends the call */
+cl_int wh_cl_call_shape(struct wh_call *call, uint64_t shape); /* ends the call */
 
 /* Events of enqueued commands. */
 struct wh_cl_object *wh_cl_event_new(const void *queue, cl_command_type command, bool wanted);
@@ -300,6 +299,10 @@ static inline uint64_t wh_cl_reads_next(const struct wh_cl_reads *reads)
 /* Asks about the pending reads behind `after` and takes those that are complete, without waiting
  * for any (wait.c). */
 void wh_cl_ask_reads(uint64_t after);
+
+/* API error of a call whose last arguments are the reads (wh_cl_put_reads); ends it. What it shows
+ * complete is taken, and `size` bytes of its own out before, where out is not NULL. */
+cl_int wh_cl_call_reads(struct wh_call *call, struct wh_cl_reads *reads, void *out, size_t size);
 
 /* Rows in the application's memory; the same bytes come and go without gaps. */
 struct wh_cl_rows {

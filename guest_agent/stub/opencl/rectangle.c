@@ -85,35 +85,13 @@ static cl_int check_rectangle(const struct wh_cl_transfer *transfer, const size_
     return wh_cl_take_async();
 }
 
-/* What both directions end with: the answer, with the reads that it shows complete. */
-static cl_int end_rectangle(struct wh_call *call, struct wh_cl_reads *reads, void *packed,
-                            size_t size)
-{
-    cl_int error = wh_cl_call_sync(call);
-    wh_cl_take_flags(call, reads);
-    if (error == CL_SUCCESS && packed != NULL) {
-        (void)wh_get_out(call, packed, size);
-    }
-    wh_cl_take_reads(call, reads);
-    uint64_t next = error == CL_SUCCESS ? wh_cl_reads_next(reads) : 0;
-    wh_call_end(call);
-    if (next != 0) {
-        wh_cl_ask_reads(next);
-    }
-    return error;
-}
-
 /* A non-blocking transfer of an image may go one way: its bounds are checked here. */
 static cl_int call_later(struct wh_call *call, const struct wh_cl_transfer *transfer)
 {
     if (transfer->element_bytes == 0) {
         return wh_cl_call_error(call);
     }
-    uint64_t shape = wh_cl_shape(transfer->opcode);
-    shape = wh_cl_shape_add(shape, wh_cl_handle(transfer->queue));
-    shape = wh_cl_shape_add(shape, wh_cl_handle(transfer->mem));
-    shape = wh_cl_shape_add(shape, transfer->event != NULL);
-    return wh_cl_call_shape(call, transfer->queue, shape);
+    return wh_cl_call_shape(call, wh_cl_transfer_shape(transfer));
 }
 
 static cl_int read_rectangle_later(const struct wh_cl_transfer *transfer, const struct piece *piece,
@@ -176,7 +154,7 @@ static cl_int move_piece(const struct wh_cl_transfer *transfer, const struct pie
     if (blocking) {
         wh_call_blocks(&call);
         wh_cl_put_reads(&call, &reads, 0);
-        error = end_rectangle(&call, &reads, reading ? packed : NULL, piece->size);
+        error = wh_cl_call_reads(&call, &reads, reading ? packed : NULL, piece->size);
     } else {
         wh_cl_put_no_reads(&call, &reads);
         error = call_later(&call, transfer);

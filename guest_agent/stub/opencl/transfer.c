@@ -151,7 +151,7 @@ static cl_int read_later(const struct wh_cl_transfer *transfer, size_t done, siz
     }
     wh_cl_put_transfer(&call, transfer, done, piece, WH_CL_MODE_LATER);
     wh_cl_read_put(&call, read);
-    cl_int error = wh_cl_call_shape(&call, transfer->queue, wh_cl_transfer_shape(transfer));
+    cl_int error = wh_cl_call_shape(&call, wh_cl_transfer_shape(transfer));
     if (error == CL_SUCCESS) {
         wh_cl_read_add(read);
     } else {
@@ -178,19 +178,11 @@ static cl_int write_piece(const struct wh_cl_transfer *transfer, size_t done, si
     }
     if (mode != WH_CL_MODE_BLOCKING && mode != WH_CL_MODE_HELD) {
         wh_cl_put_no_reads(&call, &reads); /* shows nothing complete */
-        return wh_cl_call_shape(&call, transfer->queue, wh_cl_transfer_shape(transfer));
+        return wh_cl_call_shape(&call, wh_cl_transfer_shape(transfer));
     }
     wh_call_blocks(&call);
     wh_cl_put_reads(&call, &reads, 0);
-    cl_int error = wh_cl_call_sync(&call);
-    wh_cl_take_flags(&call, &reads);
-    wh_cl_take_reads(&call, &reads);
-    uint64_t next = error == CL_SUCCESS ? wh_cl_reads_next(&reads) : 0;
-    wh_call_end(&call);
-    if (next != 0) {
-        wh_cl_ask_reads(next);
-    }
-    return error;
+    return wh_cl_call_reads(&call, &reads, NULL, 0);
 }
 
 static cl_int write_from_read(const struct wh_cl_transfer *transfer, size_t done, size_t piece,
@@ -205,7 +197,7 @@ static cl_int write_from_read(const struct wh_cl_transfer *transfer, size_t done
     wh_put_u64(&call, source->id);
     wh_put_u64(&call, source->offset);
     wh_cl_put_no_reads(&call, &reads);
-    return wh_cl_call_shape(&call, transfer->queue, wh_cl_transfer_shape(transfer));
+    return wh_cl_call_shape(&call, wh_cl_transfer_shape(transfer));
 }
 
 enum wh_cl_mode wh_cl_write_mode(const struct wh_cl_transfer *transfer, size_t size)

@@ -31,34 +31,33 @@ void wh_cl_ask_reads(uint64_t after)
     } while (after != 0);
 }
 
-/* One question by which completion can be seen. *next: where asking about reads must go on. */
-static cl_int finish_once(uint64_t queue, uint64_t *next)
+cl_int wh_cl_call_reads(struct wh_call *call, struct wh_cl_reads *reads, void *out, size_t size)
+{
+    cl_int error = wh_cl_call_sync(call);
+    wh_cl_take_flags(call, reads);
+    if (error == CL_SUCCESS && out != NULL) {
+        (void)wh_get_out(call, out, size);
+    }
+    wh_cl_take_reads(call, reads);
+    uint64_t next = error == CL_SUCCESS ? wh_cl_reads_next(reads) : 0;
+    wh_call_end(call);
+    if (next != 0) {
+        wh_cl_ask_reads(next);
+    }
+    return error;
+}
+
+cl_int wh_cl_finish(uint64_t queue)
 {
     struct wh_cl_reads reads;
     struct wh_call call;
-    *next = 0;
     if (wh_call_begin(&call, WH_OP_clFinish) != 0) {
         return WH_CL_LOST;
     }
     wh_call_blocks(&call);
     wh_put_u64(&call, queue);
     wh_cl_put_reads(&call, &reads, 0);
-    cl_int error = wh_cl_call_sync(&call);
-    wh_cl_take_flags(&call, &reads);
-    wh_cl_take_reads(&call, &reads);
-    wh_call_end(&call);
-    *next = error == CL_SUCCESS ? wh_cl_reads_next(&reads) : 0;
-    return error;
-}
-
-cl_int wh_cl_finish(uint64_t queue)
-{
-    uint64_t next;
-    cl_int error = finish_once(queue, &next);
-    if (next != 0) {
-        wh_cl_ask_reads(next);
-    }
-    return error;
+    return wh_cl_call_reads(&call, &reads, NULL, 0);
 }
 
 cl_int CL_API_CALL wh_stub_clFinish(cl_command_queue command_queue)
@@ -72,23 +71,17 @@ cl_int CL_API_CALL wh_stub_clFinish(cl_command_queue command_queue)
     return error != CL_SUCCESS ? error : wh_cl_take_async();
 }
 
-static cl_int wait_once(cl_uint count, const cl_event *events, uint64_t *next)
+static cl_int wait_for_all(cl_uint count, const cl_event *events)
 {
     struct wh_cl_reads reads;
     struct wh_call call;
-    *next = 0;
     if (wh_call_begin(&call, WH_OP_clWaitForEvents) != 0) {
         return WH_CL_LOST;
     }
     wh_call_blocks(&call);
     wh_cl_put_handles(&call, (const void *const *)events, count);
     wh_cl_put_reads(&call, &reads, 0);
-    cl_int error = wh_cl_call_sync(&call);
-    wh_cl_take_flags(&call, &reads);
-    wh_cl_take_reads(&call, &reads);
-    wh_call_end(&call);
-    *next = error == CL_SUCCESS ? wh_cl_reads_next(&reads) : 0;
-    return error;
+    return wh_cl_call_reads(&call, &reads, NULL, 0);
 }
 
 /* Whether all events are known to be complete and of one context, so that nobody need be asked. */
@@ -111,7 +104,6 @@ static bool all_seen(cl_uint count, const cl_event *events, cl_int *error)
 
 cl_int CL_API_CALL wh_stub_clWaitForEvents(cl_uint num_events, const cl_event *event_list)
 {
-    uint64_t next;
     cl_int error;
     wh_count_api_call(WH_OP_clWaitForEvents);
     if (num_events == 0 || event_list == NULL) {
@@ -123,10 +115,7 @@ cl_int CL_API_CALL wh_stub_clWaitForEvents(cl_uint num_events, const cl_event *e
     if (wh_local_answers() && all_seen(num_events, event_list, &error)) {
         return error;
     }
-    error = wait_once(num_events, event_list, &next);
-    if (next != 0) {
-        wh_cl_ask_reads(next);
-    }
+    error = wait_for_all(num_events, event_list);
     for (cl_uint i = 0; error == CL_SUCCESS && i < num_events; i++) {
         wh_cl_event_seen((struct wh_cl_object *)event_list[i], CL_COMPLETE);
     }
