@@ -43,7 +43,7 @@ enum wh_hint {
     WH_HINT_FLAGS,
     WH_HINT_BOOLEAN,
     WH_HINT_QUERY, /* `argument` is the first number of the family */
-    WH_HINT_MODE,  /* of a transfer: see enum wh_cl_mode */
+    WH_HINT_MODE,  /* of a transfer: cl_mode of wire.yaml */
     WH_HINT_TIME,
 };
 

@@ -347,22 +347,22 @@ static void put_answer(struct wh_maker *maker, struct wh_message *message, uint6
 {
     struct wh_random *random = maker->random;
     switch (mode) {
-    case 3:
+    case WH_CL_MODE_IN_PLACE:
         put_u64(message, wh_below(random, 2));
         put_u64(message, 1 + wh_below(random, 4));
         put_reads(maker, message);
         return;
-    case 4:
+    case WH_CL_MODE_HOLD:
         put_u64(message, wh_below(random, 8));
         put_u64(message, wh_one_in(random, 2) ? 0 : created_handle(maker, 8));
         put_reads(maker, message);
         return;
-    case 6:
+    case WH_CL_MODE_LET_GO:
         put_u64(message, wh_below(random, 8));
         put_u64(message, wh_below(random, 2));
         put_u64(message, wh_one_in(random, 8) ? 0 - 5ull : 0);
         return;
-    case 5:
+    case WH_CL_MODE_HELD:
         put_u64(message, wh_below(random, 8));
         break;
     default:
@@ -371,7 +371,7 @@ static void put_answer(struct wh_maker *maker, struct wh_message *message, uint6
     if (writes) {
         put_data(maker, message, length);
         put_reads(maker, message);
-    } else if (mode == 1 || mode == 5) {
+    } else if (mode == WH_CL_MODE_BLOCKING || mode == WH_CL_MODE_HELD) {
         put_out(maker, message, 4096);
         put_reads(maker, message);
     } else {

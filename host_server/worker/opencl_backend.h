@@ -11,10 +11,10 @@
 
 #include "skeleton.h"
 #include "wh_opencl_table.h"
+#include "wh_wire.h"
 
 #define WH_CL_BLOB_BYTES_MAX ((size_t)1 << 30)
 #define WH_CL_DEVICES_MAX 62u /* handles 1 to 62 */
-#define WH_CL_READS_ASKED_MAX 64u
 
 /* The real library; filled by wh_cl_load. */
 extern const struct wh_opencl_table *wh_cl;
@@ -133,7 +133,6 @@ struct wh_cl_asked {
     cl_uint carried;
 };
 extern __thread struct wh_cl_asked wh_cl_asked;
-#define WH_CL_READ_DONE 1u /* the flag of a read whose data is there */
 
 /* Finds out which are complete; all of `finished` (NULL: no queue) are. Then the reply: flags, own
  * outs, data. */

@@ -225,13 +225,6 @@ size_t wh_cl_image_format_bytes(cl_uint num_entries, const cl_uint *num_image_fo
 }
 
 /* Non-blocking reads whose data the client has not copied yet. */
-enum read_flag {
-    READ_PENDING = 0,
-    READ_DONE = WH_CL_READ_DONE,
-    READ_GONE = 2,
-    READ_FAILED = 3,
-};
-
 struct wh_cl_pending_read {
     struct wh_cl_pending_read *next;
     uint64_t id;
@@ -239,8 +232,8 @@ struct wh_cl_pending_read {
     cl_event event;
     const void *address;
     size_t size_bytes;
-    uint64_t token; /* TCP: the data lies in a buffer of ours */
-    enum read_flag flag;
+    uint64_t token;     /* TCP: the data lies in a buffer of ours */
+    uint32_t flag;      /* cl_read of wire.yaml */
     uint32_t borrowers; /* writes from there that are not done */
     bool forgotten;     /* by the client */
     bool lent;          /* the client waits for its block */
@@ -273,7 +266,7 @@ static void update(struct wh_session *session, struct wh_cl_pending_read *read,
                    cl_command_queue finished)
 {
     cl_int status = CL_QUEUED;
-    if (read->flag != READ_PENDING) {
+    if (read->flag != WH_CL_READ_PENDING) {
         return;
     }
     if (read->queue == finished) {
@@ -285,7 +278,7 @@ static void update(struct wh_session *session, struct wh_cl_pending_read *read,
         status = CL_QUEUED;
     }
     if (status <= CL_COMPLETE) {
-        read->flag = status == CL_COMPLETE ? READ_DONE : READ_FAILED;
+        read->flag = status == CL_COMPLETE ? WH_CL_READ_DONE : WH_CL_READ_FAILED;
         if (read->borrowers == 0) {
             wh_staging_settled(session, read->token);
         }
@@ -328,7 +321,7 @@ static void forget(struct wh_session *session, const uint64_t *words, uint64_t c
     pthread_mutex_lock(&pending_lock);
     for (uint64_t i = 0; i < count; i++) {
         struct wh_cl_pending_read *read = find(words[i] >> 1);
-        if (read != NULL && read->flag != READ_PENDING) {
+        if (read != NULL && read->flag != WH_CL_READ_PENDING) {
             read->forgotten = true;
             read->lent = (words[i] & 1) != 0;
             if (read->borrowers == 0) {
@@ -360,7 +353,7 @@ void wh_cl_return_read(struct wh_session *session, struct wh_cl_pending_read *re
 {
     pthread_mutex_lock(&pending_lock);
     read->borrowers--;
-    if (read->borrowers == 0 && read->flag != READ_PENDING) {
+    if (read->borrowers == 0 && read->flag != WH_CL_READ_PENDING) {
         wh_staging_settled(session, read->token);
     }
     if (read->borrowers == 0 && read->forgotten) {
@@ -425,13 +418,13 @@ void wh_cl_look(struct wh_cl_reads *reads, cl_command_queue finished)
     pthread_mutex_lock(&pending_lock);
     for (cl_uint i = 0; i < reads->count; i++) {
         struct wh_cl_pending_read *read = find(reads->items[i].id);
-        reads->items[i].flag = READ_GONE;
+        reads->items[i].flag = WH_CL_READ_GONE;
         if (read == NULL) {
             continue;
         }
         update(reads->session, read, finished);
         reads->items[i].flag = read->flag;
-        if (read->flag == READ_DONE && reads->items[i].to != NULL &&
+        if (read->flag == WH_CL_READ_DONE && reads->items[i].to != NULL &&
             reads->items[i].capacity_bytes >= read->size_bytes) {
             reads->items[i].written_bytes = carry(reads->session, read, reads->items[i].to);
         }

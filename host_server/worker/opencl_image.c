@@ -24,12 +24,6 @@
 #define HOST_BYTES_MAX (1ull << 40)
 #define HOST_ACCESS (CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_NO_ACCESS)
 
-/* The stub has the same list (image.c). */
-enum phase {
-    PHASE_CREATE = 0,
-    PHASE_DATA = 1,
-};
-
 struct creation {
     struct creation *next; /* of those whose data is not complete */
     uint16_t opcode;
@@ -354,10 +348,10 @@ static int image_request(struct wh_request *request, uint16_t opcode)
     uint64_t context = wh_take_u64(request);
     creation.context = wh_cl_object(request, context, WH_KIND_CONTEXT, &error);
     creation.created = wh_take_u64(request);
-    if (phase == PHASE_DATA) {
+    if (phase == WH_CL_PHASE_DATA) {
         return take_data(request, opcode, creation.created, error);
     }
-    return phase == PHASE_CREATE ? create_image(request, &creation, error) : -EBADMSG;
+    return phase == WH_CL_PHASE_CREATE ? create_image(request, &creation, error) : -EBADMSG;
 }
 
 int wh_skeleton_clCreateImage(struct wh_request *request)

@@ -16,7 +16,7 @@ static void take_mode(struct wh_request *request, struct wh_cl_transfer *transfe
 {
     uint64_t mode = wh_take_u64(request);
     request->failed = request->failed || mode > WH_CL_MODE_FROM_READ;
-    transfer->mode = (enum wh_cl_mode)mode;
+    transfer->mode = mode;
     transfer->blocking = mode == WH_CL_MODE_BLOCKING || mode == WH_CL_MODE_HELD;
     transfer->copies = mode == WH_CL_MODE_COPY;
 }

@@ -6,22 +6,10 @@
 
 #include "opencl_backend.h"
 
-/* How a transfer goes; the stub has the same list (transfer.h). */
-enum wh_cl_mode {
-    WH_CL_MODE_LATER = 0,
-    WH_CL_MODE_BLOCKING = 1,
-    WH_CL_MODE_COPY = 2,     /* later, from a copy: the client's memory is needed again */
-    WH_CL_MODE_IN_PLACE = 3, /* maps memory that the client sees, too */
-    WH_CL_MODE_HOLD = 4,     /* holds the transfer's place in the queue for the client */
-    WH_CL_MODE_HELD = 5,     /* a blocking piece of what is held */
-    WH_CL_MODE_LET_GO = 6,   /* the client is done */
-    WH_CL_MODE_FROM_READ = 7 /* later, from what a pending read will have brought */
-};
-
 /* What every transfer request begins with. A rectangle has an origin, region and pitches instead of
  * the offset; its host side has no gaps. */
 struct wh_cl_transfer {
-    enum wh_cl_mode mode;
+    uint64_t mode; /* cl_mode of wire.yaml */
     cl_command_queue queue;
     cl_mem mem;
     bool blocking;

@@ -13,13 +13,6 @@
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
-/* What a request that concerns a new image begins with; the server has the same list
- * (opencl_image.c). */
-enum phase {
-    PHASE_CREATE = 0, /* with initial data: only whether there may be such an image */
-    PHASE_DATA = 1,   /* a part of the initial data; with the last one the image is made */
-};
-
 struct creation {
     uint16_t opcode;
     cl_context context;
@@ -104,7 +97,7 @@ static cl_int ask(const struct creation *creation, struct wh_cl_object *object)
     if (wh_call_begin(&call, creation->opcode) != 0) {
         return WH_CL_LOST;
     }
-    wh_put_u64(&call, PHASE_CREATE);
+    wh_put_u64(&call, WH_CL_PHASE_CREATE);
     wh_put_u64(&call, wh_cl_handle(creation->context));
     wh_put_u64(&call, object->handle);
     wh_put_blob(&call, creation->properties, wh_cl_properties_bytes(creation->properties));
@@ -135,7 +128,7 @@ static cl_int send_data(const struct creation *creation, const struct wh_cl_obje
         if (wh_call_begin(&call, creation->opcode) != 0) {
             return WH_CL_LOST;
         }
-        wh_put_u64(&call, PHASE_DATA);
+        wh_put_u64(&call, WH_CL_PHASE_DATA);
         wh_put_u64(&call, wh_cl_handle(creation->context));
         wh_put_u64(&call, object->handle);
         wh_put_u64(&call, done);

@@ -18,6 +18,7 @@
 #include "call.h"
 #include "wh_opencl_kinds.h"
 #include "wh_opencl_stub.h"
+#include "wh_wire.h"
 
 /* What the API says when the server is gone. */
 #define WH_CL_LOST CL_DEVICE_NOT_AVAILABLE
@@ -272,13 +273,11 @@ void wh_cl_arguments_free(struct wh_cl_object *kernel);
  * Non-blocking reads whose data has not reached the application yet (reads.c). Every call by which
  * an application can learn that commands are complete asks about them, and copies those that are.
  */
-#define WH_CL_READS_ASKED_MAX 64u
-
 struct wh_cl_reads {
     uint32_t count;
     bool more; /* more are pending than one message asks for: wh_cl_ask_reads */
     uint64_t ids[WH_CL_READS_ASKED_MAX];
-    uint64_t flags[WH_CL_READS_ASKED_MAX]; /* enum wh_cl_read_flag of the server */
+    uint64_t flags[WH_CL_READS_ASKED_MAX]; /* cl_read of wire.yaml */
     bool carried[WH_CL_READS_ASKED_MAX];   /* the reply carries the data */
 };
 

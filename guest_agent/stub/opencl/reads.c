@@ -17,14 +17,6 @@
 
 #define CARRIED_MAX 8u /* areas that one reply carries over TCP, beside the call's own */
 
-/* What the server says of a read that it was asked about. */
-enum read_flag {
-    READ_PENDING = 0,
-    READ_DONE = 1,
-    READ_GONE = 2,   /* reported before: copied by another thread */
-    READ_FAILED = 3, /* the command failed: there is no data */
-};
-
 struct wh_cl_read {
     struct wh_cl_read *next;
     uint64_t id;
@@ -353,7 +345,7 @@ static void take_one(struct wh_call *call, uint64_t id, uint64_t flag, bool carr
     pthread_mutex_lock(&pending_lock);
     struct wh_cl_read **link = find(id);
     struct wh_cl_read *read = *link;
-    bool wanted = flag == READ_DONE && read != NULL && read->to != NULL;
+    bool wanted = flag == WH_CL_READ_DONE && read != NULL && read->to != NULL;
     uint8_t *to = !wanted ? NULL : read->packed != NULL ? read->packed : read->to;
     if (carried) {
         (void)wh_get_out(call, to, wanted ? read->size_bytes : 0);
@@ -363,7 +355,7 @@ static void take_one(struct wh_call *call, uint64_t id, uint64_t flag, bool carr
     if (wanted && read->packed != NULL) {
         wh_cl_rows_copy(&read->rows, read->packed, false);
     }
-    if (read != NULL && flag != READ_PENDING) {
+    if (read != NULL && flag != WH_CL_READ_PENDING) {
         *link = read->next;
         __atomic_store_n(&pending_count, pending_count - 1, __ATOMIC_RELEASE);
         free_staging(read);

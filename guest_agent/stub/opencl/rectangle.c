@@ -44,7 +44,7 @@ struct piece {
 
 static void put_rectangle(struct wh_call *call, const struct wh_cl_transfer *transfer,
                           const struct piece *piece, size_t row_pitch, size_t slice_pitch,
-                          enum wh_cl_mode mode)
+                          uint32_t mode)
 {
     const size_t *bytes = piece->rows.region;
     size_t unit = transfer->element_bytes == 0 ? 1 : transfer->element_bytes;
@@ -127,8 +127,8 @@ static cl_int move_piece(const struct wh_cl_transfer *transfer, const struct pie
     struct wh_call call;
     bool blocking = transfer->blocking != CL_FALSE;
     bool reading = transfer->to != NULL;
-    enum wh_cl_mode mode = reading ? (blocking ? WH_CL_MODE_BLOCKING : WH_CL_MODE_LATER)
-                                   : wh_cl_write_mode(transfer, piece->size);
+    uint32_t mode = reading ? (blocking ? WH_CL_MODE_BLOCKING : WH_CL_MODE_LATER)
+                            : wh_cl_write_mode(transfer, piece->size);
     if (wh_call_begin(&call, transfer->opcode) != 0) {
         return WH_CL_LOST;
     }

@@ -83,7 +83,7 @@ cl_int wh_cl_piece_end(struct wh_cl_pieces *pieces, cl_int error)
 }
 
 void wh_cl_put_transfer(struct wh_call *call, const struct wh_cl_transfer *transfer, size_t done,
-                        size_t piece, enum wh_cl_mode mode)
+                        size_t piece, uint32_t mode)
 {
     wh_put_u64(call, wh_cl_handle(transfer->queue));
     wh_put_u64(call, wh_cl_handle(transfer->mem));
@@ -101,7 +101,6 @@ static cl_int read_now(const struct wh_cl_transfer *transfer, size_t done, size_
 {
     struct wh_cl_reads reads;
     struct wh_call call;
-    uint64_t next = 0;
     if (wh_call_begin(&call, transfer->opcode) != 0) {
         return WH_CL_LOST;
     }
@@ -115,18 +114,7 @@ static cl_int read_now(const struct wh_cl_transfer *transfer, size_t done, size_
         return WH_CL_NO_ROOM;
     }
     wh_cl_put_reads(&call, &reads, 0);
-    cl_int error = wh_cl_call_sync(&call);
-    wh_cl_take_flags(&call, &reads);
-    if (error == CL_SUCCESS) {
-        (void)wh_get_out(&call, (uint8_t *)transfer->to + done, piece);
-        wh_cl_take_reads(&call, &reads);
-        next = wh_cl_reads_next(&reads);
-    }
-    wh_call_end(&call);
-    if (next != 0) {
-        wh_cl_ask_reads(next);
-    }
-    return error;
+    return wh_cl_call_reads(&call, &reads, (uint8_t *)transfer->to + done, piece);
 }
 
 uint64_t wh_cl_transfer_shape(const struct wh_cl_transfer *transfer)
@@ -165,7 +153,7 @@ static cl_int write_piece(const struct wh_cl_transfer *transfer, size_t done, si
     struct wh_cl_reads reads;
     struct wh_call call;
     const uint8_t *from = (const uint8_t *)transfer->from + done;
-    enum wh_cl_mode mode = wh_cl_write_mode(transfer, piece);
+    uint32_t mode = wh_cl_write_mode(transfer, piece);
     if (wh_call_begin(&call, transfer->opcode) != 0) {
         return WH_CL_LOST;
     }
@@ -200,7 +188,7 @@ static cl_int write_from_read(const struct wh_cl_transfer *transfer, size_t done
     return wh_cl_call_shape(&call, wh_cl_transfer_shape(transfer));
 }
 
-enum wh_cl_mode wh_cl_write_mode(const struct wh_cl_transfer *transfer, size_t size)
+uint32_t wh_cl_write_mode(const struct wh_cl_transfer *transfer, size_t size)
 {
     if (transfer->hold != 0) {
         return WH_CL_MODE_HELD;
@@ -211,7 +199,7 @@ enum wh_cl_mode wh_cl_write_mode(const struct wh_cl_transfer *transfer, size_t s
     return wh_may_hold(size, WH_CL_HOLD_MS) ? WH_CL_MODE_LATER : WH_CL_MODE_COPY;
 }
 
-void wh_cl_put_write(struct wh_call *call, enum wh_cl_mode mode, const void *bytes, size_t size)
+void wh_cl_put_write(struct wh_call *call, uint32_t mode, const void *bytes, size_t size)
 {
     if (mode == WH_CL_MODE_COPY) {
         wh_put_blob(call, bytes, size);

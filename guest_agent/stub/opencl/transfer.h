@@ -22,18 +22,6 @@ struct wh_cl_transfer {
     uint64_t hold;              /* a piece of a held transfer, else 0 */
 };
 
-/* How a transfer goes; the server has the same list (opencl_transfer.c). */
-enum wh_cl_mode {
-    WH_CL_MODE_LATER = 0,    /* written from where the data lies, when the device comes to it */
-    WH_CL_MODE_BLOCKING = 1, /* complete with the reply */
-    WH_CL_MODE_COPY = 2,     /* as later, but the server copies the data at once */
-    WH_CL_MODE_IN_PLACE = 3, /* maps memory that we see, too */
-    WH_CL_MODE_HOLD = 4,     /* holds the transfer's place in the queue for us */
-    WH_CL_MODE_HELD = 5,     /* a blocking piece of what is held */
-    WH_CL_MODE_LET_GO = 6,   /* we are done */
-    WH_CL_MODE_FROM_READ = 7 /* written later, from what a pending read will have brought */
-};
-
 /* From here on it is faster to copy in place, with a message more, than twice. */
 #define WH_CL_HOLD_BYTES_MIN ((size_t)256 << 10)
 
@@ -60,12 +48,13 @@ void wh_cl_piece_again(struct wh_cl_pieces *pieces); /* begins the piece anew in
 /* Bytes that a piece may have at most; 0 without a session. */
 size_t wh_cl_piece_limit(const struct wh_cl_transfer *transfer);
 
-enum wh_cl_mode wh_cl_write_mode(const struct wh_cl_transfer *transfer, size_t size);
+/* One of cl_mode of wire.yaml. */
+uint32_t wh_cl_write_mode(const struct wh_cl_transfer *transfer, size_t size);
 /* What every request for a part of a buffer begins with: the part's bytes from `done` on. */
 void wh_cl_put_transfer(struct wh_call *call, const struct wh_cl_transfer *transfer, size_t done,
-                        size_t piece, enum wh_cl_mode mode);
+                        size_t piece, uint32_t mode);
 uint64_t wh_cl_transfer_shape(const struct wh_cl_transfer *transfer);
-void wh_cl_put_write(struct wh_call *call, enum wh_cl_mode mode, const void *bytes, size_t size);
+void wh_cl_put_write(struct wh_call *call, uint32_t mode, const void *bytes, size_t size);
 
 /*
  * A blocking transfer while a command of the server holds its place in the queue (hold.c): data in
