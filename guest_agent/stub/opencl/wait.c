@@ -35,8 +35,9 @@ cl_int wh_cl_call_reads(struct wh_call *call, struct wh_cl_reads *reads, void *o
 {
     cl_int error = wh_cl_call_sync(call);
     wh_cl_take_flags(call, reads);
-    if (error == CL_SUCCESS && out != NULL) {
-        (void)wh_get_out(call, out, size);
+    if (out != NULL) {
+        /* Also of a failed call: what follows are the reads' own. */
+        (void)wh_get_out(call, out, error == CL_SUCCESS ? size : 0);
     }
     wh_cl_take_reads(call, reads);
     uint64_t next = error == CL_SUCCESS ? wh_cl_reads_next(reads) : 0;

@@ -287,6 +287,26 @@ static void rectangle_shows_completion(void)
     OK(clReleaseMemObject(buffer));
 }
 
+/* A transfer that fails takes nothing of the data of a read that it shows complete. */
+static void failure_shows_completion(void)
+{
+    static int host[1024];
+    static int piece[1024];
+    const size_t zero[3] = {0, 0, 0};
+    const size_t region[3] = {16, 2, 1};
+    cl_mem buffer = buffer_of(sizeof(host));
+    launch(queue, "put", buffer, 9, 1024, 0, NULL, NULL);
+    OK(clEnqueueReadBuffer(queue, buffer, CL_FALSE, 0, sizeof(host), host, 0, NULL, NULL));
+    OK(clFlush(queue));
+    usleep(200000); /* until the read is complete, in all likelihood */
+    EXPECT(clEnqueueReadBufferRect(queue, buffer, CL_TRUE, zero, zero, region, 3, 0, 0, 0, piece, 0,
+                                   NULL, NULL),
+           CL_INVALID_VALUE);
+    OK(clFinish(queue));
+    EXPECT(host[1023], 9);
+    OK(clReleaseMemObject(buffer));
+}
+
 static void gated_rectangle(void)
 {
     static int host[1024];
@@ -964,6 +984,7 @@ int main(int argc, char **argv)
         S(many_reads),
         S(read_then_write_from),
         S(rectangle_shows_completion),
+        S(failure_shows_completion),
         S(gated_rectangle),
         S(map_unmap_unseen),
         S(out_of_order_large),
