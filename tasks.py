@@ -13,7 +13,8 @@ from invoke.tasks import task
 
 from testbed.guard import guarded
 
-SYSTEM_HELP = "system: native, wormhole, wormhole-sync, wormhole-notify, tcp-sync"
+FORWARDED_HELP = "system: wormhole, wormhole-sync, wormhole-notify, tcp-sync"
+SYSTEM_HELP = f"{FORWARDED_HELP}, native"
 PLACEMENT_HELP = "placement: process (host processes) or guest (a QEMU guest)"
 JSON_HELP = "print JSON instead of a table"
 DEFAULT_SPIN = -1  # the system's own bound
@@ -208,7 +209,7 @@ def bench_copy(
 @task(
     help={
         "only": "suites, or programs as SUITE/PROGRAM, comma-separated (default: all)",
-        "system": SYSTEM_HELP,
+        "system": FORWARDED_HELP,
         "placement": f"{PLACEMENT_HELP}; a guest runs a few programs of each suite",
         "native": "directory of an earlier run, whose native outcomes are taken",
         "short": "only the programs that ./inv test runs",
@@ -240,7 +241,7 @@ def suites(
 @task(
     help={
         "placement": PLACEMENT_HELP,
-        "system": SYSTEM_HELP,
+        "system": FORWARDED_HELP,
         "device": "accelerator of the host: pocl or oclgrind",
         "json": JSON_HELP,
     }
@@ -359,7 +360,7 @@ def fuzz(
 @task
 @guarded
 def generate(_: Context) -> None:
-    """Generate C code from the specs into build/generated."""
+    """Generate C code (build/generated) and the table of functions (OPENCL.md) from the specs."""
     from testbed.protocol.generate import main
 
     main([])

@@ -11,12 +11,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-# Layer -> layers of testbed it may import (DESIGN: protocol <- machine <- experiment).
+# Layer -> layers of testbed it may import (ARCHITECTURE.md, section 1).
 ALLOWED = {
     "protocol": {"protocol"},
     "machine": {"protocol", "machine"},
     "experiment": {"protocol", "machine", "experiment", "analysis"},
     "analysis": {"protocol", "analysis"},
+    "coverage": {"protocol", "coverage"},
 }
 
 
