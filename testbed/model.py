@@ -148,7 +148,9 @@ def _run(argv: list[str], folder: Path) -> str:
             argv, cwd=folder, capture_output=True, text=True, timeout=STEP_LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise TestbedError(f"{argv[0]} took longer than {STEP_LIMIT_S:.0f} s") from None
+        raise TestbedError(
+            f"{argv[0]} took longer than {STEP_LIMIT_S:.0f} s", "let nothing else run beside it"
+        ) from None
     if done.returncode != 0:
         raise TestbedError(
             f"{argv[0]} failed on {MODEL}", f"it said: {(done.stdout + done.stderr)[-500:]}"

@@ -38,6 +38,7 @@ GUEST_SIZES = "4K,64K,1M,4M"  # under an emulator a larger one takes minutes ove
 SIZE_BYTES_MAX = 1 << 30
 ROUNDS_MAX = 100
 RUN_LIMIT_S = 600.0
+SHORTER = "give smaller --sizes"
 GUEST_PROGRAM = "/tmp/wormhole-bench-copy"
 GUEST_REPEATS = 5  # an emulated processor is slow
 HOST_REPEATS = 100
@@ -184,7 +185,7 @@ def _process_place(run_dir: Path) -> Iterator[Run]:
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                raise TestbedError(f"{name} took more than {RUN_LIMIT_S:.0f} s") from None
+                raise TestbedError(f"{name} took more than {RUN_LIMIT_S:.0f} s", SHORTER) from None
             return _checked(done.returncode, done.stdout, done.stderr)
 
         yield run
@@ -204,7 +205,9 @@ def _guest_place(run_dir: Path) -> Iterator[Run]:
             argv = [GUEST_PROGRAM, *arguments]
             done = served.vm.guest.run(argv, variables, cwd="/tmp", timeout_s=RUN_LIMIT_S)
             if done.reason == "timeout":
-                raise TestbedError(f"{name} took more than {RUN_LIMIT_S:.0f} s in the guest")
+                raise TestbedError(
+                    f"{name} took more than {RUN_LIMIT_S:.0f} s in the guest", SHORTER
+                )
             events = "\n".join(json.dumps(event) for event in done.events)
             return _checked(done.status, done.stdout or events, done.stderr)
 

@@ -31,6 +31,7 @@ DEVICES = {
     "oclgrind": ("/usr/lib/oclgrind/liboclgrind-rt-icd.so", "oclgrind"),
 }
 RUN_LIMIT_S = 1800.0
+SINGLE_GROUPS = "find the case with single groups: ./inv differential -- FUNCTION..."
 DEATHS = ("killed by signal", "hang", "ended the process", "no setting")
 GUEST_PROGRAM = "/opt/wormhole/differential"
 GUEST_ALONE = "/opt/wormhole/differential-alone"
@@ -160,7 +161,9 @@ def forward_in_guest(
         timeout_s=RUN_LIMIT_S,
     )
     if done.status != 0:
-        raise TestbedError(f"the cases ended with status {done.status}: {done.complaint}")
+        raise TestbedError(
+            f"the cases ended with status {done.status}: {done.complaint}", SINGLE_GROUPS
+        )
     return outcomes(done.stdout)
 
 
@@ -177,10 +180,11 @@ def _run(argv: Sequence[str], environment: Mapping[str, str]) -> Outcomes:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise TestbedError(f"the cases took longer than {RUN_LIMIT_S:g} s") from None
+        raise TestbedError(f"the cases took longer than {RUN_LIMIT_S:g} s", SINGLE_GROUPS) from None
     if done.returncode != 0:
         raise TestbedError(
-            f"the cases ended with status {done.returncode}: {done.stderr.strip()[-200:]}"
+            f"the cases ended with status {done.returncode}: {done.stderr.strip()[-200:]}",
+            SINGLE_GROUPS,
         )
     return outcomes(done.stdout)
 

@@ -70,7 +70,10 @@ def run_drift(calls: int, pingpongs: int, seed: int, as_json: bool) -> None:
         print(f"{sum(series.calls for series in done)} calls, every result right")
     grown = [series.name for series in done if series.grown]
     if grown:
-        raise TestbedError(f"the worker's memory grew in {', '.join(grown)}")
+        raise TestbedError(
+            f"the worker's memory grew in {', '.join(grown)}",
+            "give more --calls: what goes on growing is a leak",
+        )
 
 
 def line(series: Series) -> str:

@@ -78,7 +78,8 @@ def fuzz_once(backend: str, arguments: Sequence[str], messages: int) -> dict[str
             ) from error
     if done.returncode not in (0, 1):
         raise TestbedError(
-            f"the fuzzer ended with status {done.returncode}: {done.stderr[-500:].strip()}"
+            f"the fuzzer ended with status {done.returncode}: {done.stderr[-500:].strip()}",
+            "the same --seed does the same again; host_server/fuzz/README.md says how",
         )
     result: dict[str, Any] = json.loads(done.stdout)
     result["report"] = done.stderr
