@@ -7,7 +7,7 @@
  *
  *     struct wh_call call;
  *     if (wh_call_begin(&call, WH_OP_clFinish) != 0) { return CL_DEVICE_NOT_AVAILABLE; }
- *     wh_put_u64(&call, wh_handle_of(queue));
+ *     wh_put_u64(&call, wh_cl_handle(queue));
  *     if (wh_call_sync(&call) != 0) { wh_call_end(&call); return CL_DEVICE_NOT_AVAILABLE; }
  *     cl_int error = (cl_int)wh_get_u64(&call);
  *     wh_call_end(&call);

@@ -6,6 +6,7 @@
 
 #include "fuzz.h"
 #include "grammar.h"
+#include "wh_opencl_kinds.h"
 
 #define INLINE_BYTES_MAX 512u
 #define LIST_MAX 4u
@@ -275,7 +276,8 @@ static void put_bytes(struct wh_maker *maker, struct wh_message *message)
         return;
     }
     for (size_t i = 0; i * sizeof(words[0]) < size_bytes; i++) {
-        words[i] = wh_one_in(maker->random, 8) ? handle_of(maker, 5) : wh_below(maker->random, 16);
+        words[i] = wh_one_in(maker->random, 8) ? handle_of(maker, WH_KIND_MEM)
+                                               : wh_below(maker->random, 16);
     }
     put_blob(maker, message, words, size_bytes);
 }
@@ -290,7 +292,7 @@ static void put_packed(struct wh_maker *maker, struct wh_message *message)
         uint64_t sort = 1 + wh_below(random, wh_one_in(random, maker->wrong_one_in) ? 5 : 3);
         words[3 * i] = sort << 32 | i;
         words[3 * i + 1] = sort == 1 ? 4 : 8;
-        words[3 * i + 2] = sort == 2 ? handle_of(maker, 5) : wh_below(random, 100);
+        words[3 * i + 2] = sort == 2 ? handle_of(maker, WH_KIND_MEM) : wh_below(random, 100);
     }
     put_blob(maker, message, words, (size_t)count * 3 * sizeof(words[0]));
 }
@@ -354,7 +356,7 @@ static void put_answer(struct wh_maker *maker, struct wh_message *message, uint6
         return;
     case WH_CL_MODE_HOLD:
         put_u64(message, wh_below(random, 8));
-        put_u64(message, wh_one_in(random, 2) ? 0 : created_handle(maker, 8));
+        put_u64(message, wh_one_in(random, 2) ? 0 : created_handle(maker, WH_KIND_EVENT));
         put_reads(maker, message);
         return;
     case WH_CL_MODE_LET_GO:
@@ -401,7 +403,7 @@ static void put_image(struct wh_maker *maker, struct wh_message *message, bool i
     put_u64(message, 1ull << wh_below(random, 6));
     put_blob(maker, message, format, sizeof(format));
     put_blob(maker, message, desc, sizeof(desc));
-    put_u64(message, wh_one_in(random, 4) ? handle_of(maker, 5) : 0);
+    put_u64(message, wh_one_in(random, 4) ? handle_of(maker, WH_KIND_MEM) : 0);
     put_u64(message, wh_below(random, 2));
 }
 
@@ -437,8 +439,9 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
             put_u64(message, list_count);
             break;
         case WH_FUZZ_HANDLE:
-            put_u64(message, kind == 5 && image && !wh_one_in(random, 10) ? image_of(maker)
-                                                                          : handle_of(maker, kind));
+            put_u64(message, kind == WH_KIND_MEM && image && !wh_one_in(random, 10)
+                                 ? image_of(maker)
+                                 : handle_of(maker, kind));
             break;
         case WH_FUZZ_CREATED_LIST:
             put_created_list(maker, message, kind);
@@ -476,7 +479,7 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
             put_u64(message, created_handle(maker, kind));
             break;
         case WH_FUZZ_EVENT:
-            put_u64(message, wh_one_in(random, 2) ? 0 : created_handle(maker, 8));
+            put_u64(message, wh_one_in(random, 2) ? 0 : created_handle(maker, WH_KIND_EVENT));
             break;
         case WH_FUZZ_READS:
             put_reads(maker, message);
