@@ -50,6 +50,7 @@ int wh_call_begin(struct wh_call *call, uint16_t opcode)
     call->opcode = opcode;
     call->published = false;
     call->blocks = false;
+    call->releases = false;
     call->settles = false;
     call->notices = 0;
     call->patience_ms = WH_PATIENCE_MS;
@@ -95,6 +96,11 @@ void wh_put_u64(struct wh_call *call, uint64_t value)
 void wh_call_blocks(struct wh_call *call)
 {
     call->blocks = true;
+}
+
+void wh_call_releases(struct wh_call *call)
+{
+    call->releases = true;
 }
 
 void wh_call_settles(struct wh_call *call)
@@ -597,7 +603,8 @@ int wh_call_sync(struct wh_call *call)
         return call->error;
     }
     seal(call, true);
-    struct wh_lane *lane = wh_lane_acquire(call->client, call->thread, call->blocks);
+    bool leaves_some = call->blocks && !call->releases;
+    struct wh_lane *lane = wh_lane_acquire(call->client, call->thread, leaves_some);
     if (lane == NULL) {
         fail(call, -EPIPE);
         return call->error;

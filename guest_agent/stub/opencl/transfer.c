@@ -97,6 +97,15 @@ void wh_cl_put_transfer(struct wh_call *call, const struct wh_cl_transfer *trans
     }
 }
 
+/* What holds up others ends in any case. */
+static void begin_blocking(struct wh_call *call, const struct wh_cl_transfer *transfer)
+{
+    wh_call_blocks(call);
+    if (transfer->hold != 0) {
+        wh_call_releases(call);
+    }
+}
+
 static cl_int read_now(const struct wh_cl_transfer *transfer, size_t done, size_t piece)
 {
     struct wh_cl_reads reads;
@@ -104,7 +113,7 @@ static cl_int read_now(const struct wh_cl_transfer *transfer, size_t done, size_
     if (wh_call_begin(&call, transfer->opcode) != 0) {
         return WH_CL_LOST;
     }
-    wh_call_blocks(&call);
+    begin_blocking(&call, transfer);
     wh_call_patience(&call, WH_CL_ROOM_MS);
     wh_cl_put_transfer(&call, transfer, done, piece,
                        transfer->hold != 0 ? WH_CL_MODE_HELD : WH_CL_MODE_BLOCKING);
@@ -168,7 +177,7 @@ static cl_int write_piece(const struct wh_cl_transfer *transfer, size_t done, si
         wh_cl_put_no_reads(&call, &reads); /* shows nothing complete */
         return wh_cl_call_shape(&call, wh_cl_transfer_shape(transfer));
     }
-    wh_call_blocks(&call);
+    begin_blocking(&call, transfer);
     wh_cl_put_reads(&call, &reads, 0);
     return wh_cl_call_reads(&call, &reads, NULL, 0);
 }

@@ -441,6 +441,36 @@ static void maps_beside_transfers(void)
     free(result);
 }
 
+static void *read_with_event(void *buffer)
+{
+    uint8_t *bytes = malloc(MIB);
+    cl_event event = NULL;
+    for (int i = 0; i < 3; i++) {
+        OK(clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, MIB, bytes, 0, NULL, &event));
+        EXPECT(bytes[MIB - 1], 7);
+        OK(clReleaseEvent(event));
+    }
+    free(bytes);
+    return NULL;
+}
+
+/* More threads than there are places for calls that block, all in one queue. */
+static void many_threads(void)
+{
+    enum { THREADS = 100 };
+    pthread_t threads[THREADS];
+    uint8_t value = 7;
+    cl_mem buffer = buffer_of(MIB, CL_MEM_READ_WRITE, NULL);
+    OK(clEnqueueFillBuffer(queue, buffer, &value, 1, 0, MIB, 0, NULL, NULL));
+    for (int i = 0; i < THREADS; i++) {
+        EXPECT(pthread_create(&threads[i], NULL, read_with_event, buffer), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        EXPECT(pthread_join(threads[i], NULL), 0);
+    }
+    OK(clReleaseMemObject(buffer));
+}
+
 int main(int argc, char **argv)
 {
 #define S(name) {#name, name, false}
@@ -454,6 +484,7 @@ int main(int argc, char **argv)
         S(write_from_gated_read),
         S(write_from_parts_of_reads),
         S(maps_beside_transfers),
+        S(many_threads),
     };
     if (argc == 1) {
         list_scenarios(scenarios, LENGTH(scenarios));
