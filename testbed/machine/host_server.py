@@ -59,7 +59,6 @@ class HostServerConfig:
     vendors: Path | None = None
     cache_seed: Path | None = None
     jail: bool = True
-    gpu: bool = False
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -217,8 +216,6 @@ def supervisor_argv(
         argv += ["--pocl-cache-seed", str(config.cache_seed)]
     if not config.jail:
         argv += ["--no-jail"]
-    if config.gpu:
-        argv += ["--gpu"]
     for name, value in config.environment.items():
         argv += ["--worker-env", f"{name}={value}"]
     return argv

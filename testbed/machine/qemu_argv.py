@@ -18,6 +18,9 @@ QMP_SOCKET_NAME = "qmp.sock"
 INITRD_NAME = "initrd"
 DEVICE_ID = "wormhole0"
 RECONNECT_MS = 200
+# QEMU gives these up for good before the guest runs: old system calls, more privileges, other
+# programs, its own priority and affinity.
+SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 MIB = 1 << 20
 
 # What QEMU's user network gives every guest; with TAP the host's side must be set up to match.
@@ -108,6 +111,7 @@ def qemu_argv(
         *("-L", str(qemu.data_dir)),
         *("-name", f"wormhole-{config.name},debug-threads=on"),
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+        *("-sandbox", SANDBOX),
         *("-machine", "q35,sata=off,usb=off,smm=off,vmport=off,smbus=off,hpet=off"),
         *_accelerator_arguments(accelerator),
         *("-smp", f"{config.cpus},sockets=1,cores={config.cpus},threads=1"),

@@ -49,6 +49,13 @@ def test_the_program_and_its_firmware() -> None:
     assert {"-nodefaults", "-no-reboot", "-no-user-config"} <= set(arguments)
 
 
+def test_qemu_gives_up_what_it_does_not_need() -> None:
+    (sandbox,) = values(argv(VmConfig(region=REGION)), "-sandbox")
+    assert sandbox.split(",")[0] == "on"
+    denied = {word.partition("=")[0] for word in sandbox.split(",") if word.endswith("=deny")}
+    assert denied == {"obsolete", "elevateprivileges", "spawn", "resourcecontrol"}
+
+
 def test_accelerators() -> None:
     assert values(argv(VmConfig(), "tcg"), "-accel") == ["tcg,thread=multi"]
     assert values(argv(VmConfig(), "kvm"), "-accel") == ["kvm"]
