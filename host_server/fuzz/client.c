@@ -14,6 +14,7 @@
 
 #include "fuzz.h"
 #include "grammar.h"
+#include "output.h"
 #include "ring.h"
 #include "tcp.h"
 #include "wh_core_backend.h"
@@ -23,7 +24,6 @@
 #define STUCK_LIMIT_S 30
 #define CONNECTIONS 2
 #define POLITE 1000000u
-#define WH_CORE_SHAPES 7u
 
 struct client {
     struct wh_plan *plan;
@@ -53,6 +53,27 @@ uint64_t __real_wh_notice_wait(struct wh_session *session, uint64_t wanted, uint
 uint64_t __wrap_wh_notice_wait(struct wh_session *session, uint64_t wanted, uint64_t limit_ms);
 int __real_wh_core_whEcho(struct wh_session *session, uint64_t offset, uint64_t iterations);
 int __wrap_wh_core_whEcho(struct wh_session *session, uint64_t offset, uint64_t iterations);
+
+void __real__exit(int status) __attribute__((noreturn));
+void __wrap__exit(int status) __attribute__((noreturn));
+void __asan_on_error(void) __attribute__((visibility("default")));
+
+static uint32_t reporting;
+
+/* The sanitizer calls this before it reports, and ends the process itself afterwards. */
+void __asan_on_error(void)
+{
+    __atomic_store_n(&reporting, 1, __ATOMIC_RELEASE);
+}
+
+/* A report that is cut short names no stack to judge by. */
+void __wrap__exit(int status)
+{
+    while (__atomic_load_n(&reporting, __ATOMIC_ACQUIRE) != 0) {
+        pause();
+    }
+    __real__exit(status);
+}
 
 static void add(uint64_t *counter)
 {
@@ -127,16 +148,25 @@ static bool from_stream(struct client *client, struct wh_message *message)
     return true;
 }
 
+static uint32_t core_shapes(void)
+{
+    uint32_t count = 0;
+    while (count < wh_shape_count && wh_shapes[count].opcode < 0x100) {
+        count++;
+    }
+    return count;
+}
+
 /* Without an accelerator only the runtime's own calls do anything; they come first in the table. */
 static size_t next_shape(struct client *client)
 {
     struct wh_random *random = &client->random;
     bool core = !client->plan->opencl && !wh_one_in(random, 4);
-    size_t shape = wh_below(random, core ? WH_CORE_SHAPES : (uint32_t)wh_shape_count);
+    size_t shape = wh_below(random, core ? core_shapes() : (uint32_t)wh_shape_count);
     /* A release too many ends in the library, as it does natively: it would hide what comes later.
      */
     bool releases = strncmp(wh_shapes[shape].name, "clRelease", 9) == 0;
-    return releases && !wh_one_in(random, 10) ? next_shape(client) : shape;
+    return releases && !wh_one_in(random, 5) ? next_shape(client) : shape;
 }
 
 static void next_message(struct client *client, struct wh_message *message)
@@ -223,6 +253,7 @@ static bool wait_consumed(struct client *client)
 {
     uint64_t limit_ns = wh_now_ns() + CONSUME_LIMIT_NS;
     for (unsigned look = 0; wh_load_acquire64(&client->header->tail) != client->head; look++) {
+        wh_output_arrived(client->plan->session); /* as the worker's first thread does */
         if (look > 50) {
             usleep(50);
         } else {
@@ -312,6 +343,7 @@ static void *drain(void *argument)
         for (int i = 0; i < CONNECTIONS; i++) {
             open |= recv(client->sockets[i], bytes[i], sizeof(bytes[i]), MSG_DONTWAIT) != 0;
         }
+        wh_output_arrived(client->plan->session);
         usleep(200);
     }
     return NULL;
@@ -373,11 +405,15 @@ void wh_hostile_session(struct wh_plan *plan)
     alarm(STUCK_LIMIT_S);
     client.maker.random = &client.random;
     client.maker.handles = &plan->handles;
+    client.maker.binary = &plan->binary;
     client.polite = wh_one_in(&client.random, 2);
     client.maker.wrong_one_in = client.polite ? POLITE : rarities[wh_below(&client.random, 4)];
     client.damage_one_in = client.polite ? 0 : damages[wh_below(&client.random, 4)];
     client.noise = !client.polite && wh_one_in(&client.random, 6);
     client.odd_headers = !client.polite && wh_one_in(&client.random, 2);
+    if (wh_output_start(plan->session) != 0) {
+        _exit(1);
+    }
     if (wh_one_in(&client.random, 4)) {
         tcp_session(&client);
     } else {

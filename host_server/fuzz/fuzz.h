@@ -14,6 +14,7 @@
 #include "session.h"
 
 #define WH_FUZZ_MESSAGE_BYTES WH_REQUEST_BYTES_MAX
+#define WH_FUZZ_BINARY_BYTES_MAX ((size_t)1 << 20)
 #define WH_FUZZ_HANDLES_MAX 64u
 #define WH_FUZZ_SESSION_BYTES ((uint64_t)2 << 20)
 #define WH_FUZZ_EXIT_BLOCKED                                                                       \
@@ -45,11 +46,18 @@ struct wh_message {
     size_t size_bytes;
 };
 
+/* A program's binary as the device gives it; what is too large for a message stays unused. */
+struct wh_binary {
+    uint8_t bytes[WH_FUZZ_BINARY_BYTES_MAX];
+    size_t size_bytes;
+};
+
 struct wh_maker {
     struct wh_random *random;
     struct wh_handles *handles;
     uint8_t *arena; /* NULL: everything inline */
     uint64_t arena_bytes;
+    const struct wh_binary *binary;
     uint32_t wrong_one_in; /* how rarely an item is wrong on purpose */
 };
 
@@ -82,6 +90,7 @@ struct wh_plan {
     const struct wh_stream *stream; /* NULL: none */
     size_t stream_next;
     struct wh_handles handles;
+    struct wh_binary binary;
     uint64_t seed;
     uint32_t messages;
     bool opencl;

@@ -15,9 +15,9 @@ enum wh_item_kind {
     WH_FUZZ_HANDLES,      /* a list of handles of that kind; `hint` 1: exactly one */
     WH_FUZZ_BYTES,        /* a blob */
     WH_FUZZ_DATA,         /* a blob of as many bytes as the length before says */
-    WH_FUZZ_TRIPLE,       /* a blob of three sizes */
+    WH_FUZZ_TRIPLE,       /* a blob of three sizes; `hint` says of what */
     WH_FUZZ_LIST,         /* a property list; `argument` is the first name of its family */
-    WH_FUZZ_STRING,       /* a blob that ends in NUL */
+    WH_FUZZ_STRING,       /* a blob that ends in NUL; `hint` says what for */
     WH_FUZZ_SOURCE,       /* a program's text */
     WH_FUZZ_OUT,          /* an output area */
     WH_FUZZ_OUT_SIZE,     /* an output area of the size that the number before named */
@@ -27,7 +27,12 @@ enum wh_item_kind {
     WH_FUZZ_READS,        /* questions about reads that are under way */
     WH_FUZZ_ANSWER,       /* what follows a transfer: its mode and direction decide the form */
     WH_FUZZ_IMAGE,        /* what follows the handle of a new image */
-    WH_FUZZ_BACKING,      /* where in the arena a buffer lies, or 0 */
+    WH_FUZZ_BUFFER,       /* what follows a new buffer's context and properties */
+    WH_FUZZ_BINARY,       /* a program's binary: its size, then its bytes */
+    WH_FUZZ_ARGUMENT,     /* an argument of a kernel: index, sort, size, bytes */
+    WH_FUZZ_HEADERS,      /* programs that are headers, and their names */
+    WH_FUZZ_PART,         /* of a buffer: the kind of description, origin and size */
+    WH_FUZZ_PARTITION,    /* how a device is divided, what is wanted, the parts' handles */
     WH_FUZZ_PACKED,       /* kernel arguments that travel with a launch */
     WH_FUZZ_GEOMETRY,     /* dimensions, which sizes are given, the sizes */
 };
@@ -39,12 +44,17 @@ enum wh_hint {
     WH_HINT_LENGTH, /* a size that is not 0, of the data behind it */
     WH_HINT_SMALL,
     WH_HINT_ZERO, /* usually */
-    WH_HINT_SORT, /* of a kernel argument: 1 bytes, 2 handle, 3 local memory */
+    WH_HINT_ROOM, /* no more than an output area has */
+    WH_HINT_ID,   /* of a callback, not 0 */
     WH_HINT_FLAGS,
     WH_HINT_BOOLEAN,
     WH_HINT_QUERY, /* `argument` is the first number of the family */
-    WH_HINT_MODE,  /* of a transfer: cl_mode of wire.yaml */
+    WH_HINT_MODE,  /* of a transfer, below `argument`: cl_mode of wire.yaml */
     WH_HINT_TIME,
+    WH_HINT_ORIGIN, /* of triples */
+    WH_HINT_REGION,
+    WH_HINT_PATH, /* of strings */
+    WH_HINT_OPTIONS,
 };
 
 struct wh_item {

@@ -1,6 +1,8 @@
 /*
  * message.c - makes messages: by the grammar, near it, and without it.
  */
+#define _GNU_SOURCE
+
 #include <stdio.h>
 #include <string.h>
 
@@ -134,14 +136,16 @@ static uint64_t number(struct wh_maker *maker, const struct wh_item *item)
         return wh_one_in(random, 2) ? 4 : wh_below(random, 17);
     case WH_HINT_ZERO:
         return wh_one_in(random, 50);
-    case WH_HINT_SORT:
-        return 1 + wh_below(random, 3);
+    case WH_HINT_ROOM:
+        return 8 * wh_below(random, 129);
+    case WH_HINT_ID:
+        return 1 + wh_below(random, 16);
     case WH_HINT_FLAGS:
         return 1ull << wh_below(random, 10);
     case WH_HINT_BOOLEAN:
         return wh_below(random, 2);
     case WH_HINT_MODE:
-        return wh_below(random, wh_one_in(random, 3) ? 7 : 2);
+        return wh_below(random, wh_one_in(random, 3) ? item->argument : 2);
     case WH_HINT_QUERY:
         return item->argument + wh_below(random, 20);
     case WH_HINT_TIME:
@@ -154,7 +158,7 @@ static uint64_t number(struct wh_maker *maker, const struct wh_item *item)
 /* Images are the last that the parent keeps of its kind; calls for them are rare enough. */
 static uint64_t image_of(struct wh_maker *maker)
 {
-    return maker->handles->handles[5][6 + wh_below(maker->random, 3)];
+    return maker->handles->handles[WH_KIND_MEM][6 + wh_below(maker->random, 3)];
 }
 
 static uint64_t handle_of(struct wh_maker *maker, uint8_t kind)
@@ -169,7 +173,13 @@ static uint64_t handle_of(struct wh_maker *maker, uint8_t kind)
     }
     uint32_t count = maker->handles->counts[kind];
     count = count < WH_FUZZ_HANDLES_MAX ? count : WH_FUZZ_HANDLES_MAX;
-    return count == 0 ? 0 : maker->handles->handles[kind][wh_below(random, count)];
+    if (count == 0) {
+        return 0;
+    }
+    /* Rather an early one: those exist, what a session makes itself may have failed. */
+    uint32_t one = wh_below(random, count);
+    uint32_t other = wh_below(random, count);
+    return maker->handles->handles[kind][one < other ? one : other];
 }
 
 static uint64_t created_handle(struct wh_maker *maker, uint8_t kind)
@@ -232,25 +242,36 @@ static void put_data(struct wh_maker *maker, struct wh_message *message, uint64_
     put_blob(maker, message, bytes, length <= sizeof(bytes) ? length : sizeof(bytes));
 }
 
-static void put_triple(struct wh_maker *maker, struct wh_message *message)
+static void put_triple(struct wh_maker *maker, struct wh_message *message, uint8_t hint)
 {
+    struct wh_random *random = maker->random;
     uint64_t sizes[3];
     for (int i = 0; i < 3; i++) {
-        sizes[i] = wh_one_in(maker->random, maker->wrong_one_in) ? wh_odd_number(maker->random)
-                                                                 : 1 + wh_below(maker->random, 4);
+        uint64_t good = hint == WH_HINT_ORIGIN ? wh_below(random, 3) : 1 + wh_below(random, 4);
+        sizes[i] = wh_one_in(random, maker->wrong_one_in) ? wh_odd_number(random) : good;
     }
-    if (wh_one_in(maker->random, 2)) {
-        sizes[2] = wh_below(maker->random, 2); /* all that an image of two dimensions has */
+    if (wh_one_in(random, 2)) { /* all that an image of two dimensions has */
+        sizes[2] = hint == WH_HINT_ORIGIN ? 0 : hint == WH_HINT_REGION ? 1 : wh_below(random, 2);
     }
     put_blob(maker, message, sizes, sizeof(sizes));
 }
 
-static void put_string(struct wh_maker *maker, struct wh_message *message)
+static void put_text(struct wh_maker *maker, struct wh_message *message, const char *text)
 {
-    static const char *const strings[] = {"",     "add", "-DX=3", "-cl-kernel-arg-info",
-                                          "fill", "%n",  "copy"};
-    const char *text = strings[wh_below(maker->random, sizeof(strings) / sizeof(strings[0]))];
     put_blob(maker, message, text, strlen(text) + !wh_one_in(maker->random, maker->wrong_one_in));
+}
+
+static void put_string(struct wh_maker *maker, struct wh_message *message, uint8_t hint)
+{
+    static const char *const strings[] = {"", "add", "copy", "say", "-DX=3", "fill", "%n"};
+    static const char *const paths[] = {"a.h", "b/", "b/c.h", "a.h/d", "b/./c", "x"};
+    static const char *const options[] = {"",   "-DX=3",           "-cl-kernel-arg-info",
+                                          "-w", "-create-library", "-I b -DY"};
+    uint32_t number = wh_below(maker->random, 42);
+    put_text(maker, message,
+             hint == WH_HINT_PATH ? paths[wh_one_in(maker->random, 50) ? number % 6 : number % 3]
+             : hint == WH_HINT_OPTIONS ? options[number % 6]
+                                       : strings[number % 7]);
 }
 
 static void put_source(struct wh_maker *maker, struct wh_message *message)
@@ -259,6 +280,7 @@ static void put_source(struct wh_maker *maker, struct wh_message *message)
         "",
         "kernel void add(global int *a, int b) { a[get_global_id(0)] += b; }",
         "kernel void copy(global int *a, global int *b, local int *c) { b[0] = a[0]; }",
+        "#include \"a.h\"\nkernel void say(int n) { printf(\"%d\\n\", n); }",
         "kernel void broken(",
     };
     const char *text = sources[wh_below(maker->random, sizeof(sources) / sizeof(sources[0]))];
@@ -280,6 +302,19 @@ static void put_bytes(struct wh_maker *maker, struct wh_message *message)
                                                : wh_below(maker->random, 16);
     }
     put_blob(maker, message, words, size_bytes);
+}
+
+/* Sorts are 1 bytes, 2 handle, 3 local memory. */
+static void put_argument(struct wh_maker *maker, struct wh_message *message)
+{
+    struct wh_random *random = maker->random;
+    bool wrong = wh_one_in(random, maker->wrong_one_in);
+    uint64_t sort = 1 + wh_below(random, wrong ? 5 : 3);
+    uint64_t value = sort == 2 ? handle_of(maker, WH_KIND_MEM) : wh_below(random, 100);
+    put_u64(message, wrong ? wh_odd_number(random) : wh_below(random, 4));
+    put_u64(message, sort);
+    put_u64(message, wrong ? wh_odd_number(random) : wh_one_in(random, 2) ? 4 : 8);
+    put_blob(maker, message, &value, sizeof(value));
 }
 
 /* Kernel arguments of a launch: header of index, sort and size, then the value. */
@@ -339,7 +374,8 @@ static void put_staging(struct wh_maker *maker, struct wh_message *message)
     put_u64(message, maker->arena == NULL || wh_one_in(random, 3)
                          ? WH_INLINE
                          : WH_LINE_BYTES * (1ull + wh_below(random, 4096)));
-    put_u64(message, wh_below(random, 1000)); /* the token */
+    put_u64(message, wh_one_in(random, 4) ? wh_below(random, 17)
+                                          : 100 + wh_below(random, 1000)); /* the token */
 }
 
 /* What follows a transfer. In place, held and let go there is no data; a held piece names its
@@ -366,6 +402,14 @@ static void put_answer(struct wh_maker *maker, struct wh_message *message, uint6
         return;
     case WH_CL_MODE_HELD:
         put_u64(message, wh_below(random, 8));
+        break;
+    case WH_CL_MODE_FROM_READ:
+        if (writes) {
+            put_u64(message, wh_below(random, 8));
+            put_u64(message, 0);
+            put_reads(maker, message);
+            return;
+        }
         break;
     default:
         break;
@@ -407,12 +451,124 @@ static void put_image(struct wh_maker *maker, struct wh_message *message, bool i
     put_u64(message, wh_below(random, 2));
 }
 
-static void put_backing(struct wh_maker *maker, struct wh_message *message)
+/* With data, in memory of the client, or neither; the flags fit, but for 8: a pointer. */
+static void put_buffer(struct wh_maker *maker, struct wh_message *message)
 {
-    bool backed = maker->arena != NULL && wh_one_in(maker->random, 4);
+    struct wh_random *random = maker->random;
+    bool wrong = wh_one_in(random, maker->wrong_one_in);
+    bool data = wh_one_in(random, 2);
+    bool backed = maker->arena != NULL && (wrong || (!data && wh_one_in(random, 2)));
+    uint64_t length = 4 + 4 * wh_below(random, 256);
     put_u64(message,
-            backed ? WH_PAGE_BYTES * (uint64_t)wh_below(maker->random, 200) + WH_BLOCK_HEADER_BYTES
-                   : 0);
+            wrong ? 1ull << wh_below(random, 12) : (data ? 32 : 0) | 1ull << wh_below(random, 3));
+    put_u64(message, wrong ? wh_odd_number(random) : length);
+    put_u64(message, created_handle(maker, WH_KIND_MEM));
+    put_u64(message, wrong ? wh_below(random, 64) : 0);
+    if (data) {
+        put_data(maker, message, length);
+    } else {
+        put_u64(message, 0);
+        put_u64(message, WH_NULL);
+    }
+    put_u64(message,
+            backed ? WH_PAGE_BYTES * (uint64_t)wh_below(random, 200) + WH_BLOCK_HEADER_BYTES : 0);
+}
+
+/* A damaged binary is only for sessions that send what is wrong: a library may fall over it. */
+static void put_binary(struct wh_maker *maker, struct wh_message *message)
+{
+    const struct wh_binary *binary = maker->binary;
+    bool wrong = wh_one_in(maker->random, maker->wrong_one_in);
+    uint64_t size = wrong ? wh_below(maker->random, 64) : binary->size_bytes;
+    bool fits = maker->arena != NULL || size < WH_FUZZ_MESSAGE_BYTES / 2;
+    size = fits ? size : 0;
+    put_blob(maker, message, &size, sizeof(size));
+    put_u64(message, wrong ? 4 : 0);
+    put_blob(maker, message, binary->bytes, size);
+}
+
+static void put_headers(struct wh_maker *maker, struct wh_message *message)
+{
+    uint32_t count = wh_below(maker->random, 2);
+    put_u64(message, wh_one_in(maker->random, maker->wrong_one_in) ? 2 : count);
+    put_handles(maker, message, WH_KIND_PROGRAM, count);
+    if (count == 0) {
+        put_u64(message, 0);
+        put_u64(message, WH_NULL);
+    } else {
+        put_text(maker, message, "a.h");
+    }
+}
+
+static void put_part(struct wh_maker *maker, struct wh_message *message)
+{
+    struct wh_random *random = maker->random;
+    uint64_t region[2] = {128 * wh_below(random, 16), 4 + 4 * wh_below(random, 64)};
+    bool wrong = wh_one_in(random, maker->wrong_one_in);
+    region[wh_below(random, 2)] += wrong ? wh_odd_number(random) : 0;
+    put_u64(message, 0x1220); /* CL_BUFFER_CREATE_TYPE_REGION */
+    put_blob(maker, message, region, sizeof(region));
+}
+
+/* Equally or by counts, into parts of one unit, of which a device of the fuzzer has one. */
+static void put_partition(struct wh_maker *maker, struct wh_message *message)
+{
+    struct wh_random *random = maker->random;
+    bool by_counts = wh_one_in(random, 2);
+    bool devices_wanted = wh_one_in(random, 2);
+    bool wrong = wh_one_in(random, maker->wrong_one_in);
+    const uint64_t list[4] = {0x1086 + by_counts, wrong ? wh_odd_number(random) : 1};
+    put_blob(maker, message, list, 8 * (wrong ? 2 + wh_below(random, 3) : 3u + by_counts));
+    put_u64(message, wrong ? wh_odd_number(random) : devices_wanted);
+    put_u64(message, devices_wanted);
+    put_u64(message, wh_one_in(random, 2));
+    if (devices_wanted) {
+        uint64_t handle = created_handle(maker, WH_KIND_DEVICE);
+        put_blob(maker, message, &handle, sizeof(handle));
+    } else {
+        put_u64(message, 0);
+        put_u64(message, WH_NULL);
+    }
+}
+
+/* Items of several words that only one function or two have. */
+static void put_special(struct wh_maker *maker, struct wh_message *message, uint8_t kind)
+{
+    switch (kind) {
+    case WH_FUZZ_BUFFER:
+        put_buffer(maker, message);
+        break;
+    case WH_FUZZ_BINARY:
+        put_binary(maker, message);
+        break;
+    case WH_FUZZ_ARGUMENT:
+        put_argument(maker, message);
+        break;
+    case WH_FUZZ_HEADERS:
+        put_headers(maker, message);
+        break;
+    case WH_FUZZ_PART:
+        put_part(maker, message);
+        break;
+    case WH_FUZZ_PARTITION:
+        put_partition(maker, message);
+        break;
+    case WH_FUZZ_PACKED:
+        put_packed(maker, message);
+        break;
+    default:
+        put_geometry(maker, message);
+        break;
+    }
+}
+
+/* Whether a function's memory object of that index, from 0, is an image. */
+static bool takes_image(const char *name, uint32_t index)
+{
+    if (strstr(name, "ImageToBuffer") != NULL) {
+        return index == 0;
+    }
+    return strstr(name, "BufferToImage") != NULL ? index == 1 : strstr(name, "Image") != NULL;
 }
 
 void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_message *message)
@@ -423,7 +579,7 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
     uint64_t mode = 0;
     uint64_t length = 256;
     uint32_t list_count = wh_below(random, LIST_MAX);
-    bool image = strstr(shape->name, "Image") != NULL;
+    uint32_t mems = 0;
     message->size_bytes = sizeof(struct wh_request_header);
     for (int i = 0; i < shape->count; i++) {
         const struct wh_item *item = &shape->items[i];
@@ -431,6 +587,10 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
         switch (item->kind) {
         case WH_FUZZ_NUMBER:
             last = number(maker, item);
+            if (item->hint == WH_HINT_MODE && last == WH_CL_MODE_IN_PLACE &&
+                strcasestr(shape->name, "map") == NULL) {
+                last = WH_CL_MODE_COPY; /* only mapping happens in place */
+            }
             length = item->hint == WH_HINT_LENGTH ? last : length;
             mode = item->hint == WH_HINT_MODE ? last : mode;
             put_u64(message, last);
@@ -439,7 +599,8 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
             put_u64(message, list_count);
             break;
         case WH_FUZZ_HANDLE:
-            put_u64(message, kind == WH_KIND_MEM && image && !wh_one_in(random, 10)
+            put_u64(message, kind == WH_KIND_MEM && takes_image(shape->name, mems++) &&
+                                     !wh_one_in(random, 10)
                                  ? image_of(maker)
                                  : handle_of(maker, kind));
             break;
@@ -458,13 +619,13 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
             put_data(maker, message, length);
             break;
         case WH_FUZZ_TRIPLE:
-            put_triple(maker, message);
+            put_triple(maker, message, item->hint);
             break;
         case WH_FUZZ_LIST:
             put_list(maker, message, item->argument);
             break;
         case WH_FUZZ_STRING:
-            put_string(maker, message);
+            put_string(maker, message, item->hint);
             break;
         case WH_FUZZ_SOURCE:
             put_source(maker, message);
@@ -492,14 +653,8 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
         case WH_FUZZ_IMAGE:
             put_image(maker, message, last == 1);
             break;
-        case WH_FUZZ_BACKING:
-            put_backing(maker, message);
-            break;
-        case WH_FUZZ_PACKED:
-            put_packed(maker, message);
-            break;
         default:
-            put_geometry(maker, message);
+            put_special(maker, message, item->kind);
             break;
         }
     }

@@ -42,7 +42,7 @@ OPENCL_DEFINES = tuple(
     f"-DCL_USE_DEPRECATED_OPENCL_{version}_APIS"
     for version in ("1_0", "1_1", "1_2", "2_0", "2_1", "2_2")
 )
-FUZZ_WRAPPED = ("wh_execute", "wh_core_whEcho", "wh_notice_wait", "nanosleep")
+FUZZ_WRAPPED = ("wh_execute", "wh_core_whEcho", "wh_notice_wait", "nanosleep", "_exit")
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 FLAGS = ("-g", "-std=gnu11", "-fvisibility=hidden", "-pthread", *OPENCL_DEFINES)
 SANITIZERS: Mapping[str, tuple[str, ...]] = {
@@ -247,7 +247,8 @@ def _test_programs(generated: Path) -> list[_Program]:
         *_generated(generated, "fuzz_", (FUZZ,)),
         *worker,
     )
-    # The fuzzer counts what is executed, and takes the waiting out of calls that only wait.
+    # The fuzzer counts what is executed, takes the waiting out of calls that only wait, and lets no
+    # thread end the process while another reports.
     wrapped = tuple(f"-Wl,--wrap={name}" for name in FUZZ_WRAPPED)
     programs.append(_Program("wormhole-fuzz", fuzz, ("-ldl", *wrapped)))
     return programs

@@ -26,11 +26,12 @@ QUERIES = {
     "cl_kernel_sub_group_info": 0x2033,
     "cl_event_info": 0x11D0,
     "cl_profiling_info": 0x1280,
+    "cl_mem_object_type": 0x10F0,
 }
 SMALL = ("num_entries", "pattern_size", "input_value_size")
 SIZES = ("size", "offset", "cb", "bytes", "pitch", "num_entries", "width", "height", "depth")
 TRANSFER = "queue mem mode size length events event"
-RECTANGLE = "queue mem mode triple triple size size events event"
+RECTANGLE = "queue mem rectangle-mode origin region zero zero events event"
 IMAGE = "zero context +mem image"
 LAUNCH = "queue kernel packed geometry events event"
 
@@ -40,17 +41,23 @@ SHAPES = {
     "whCopy": "bytes out small",
     "clGetPlatformIDs": "",
     "clGetDeviceIDs": "platform number small out",
-    "clCreateContext": "list:0x1084 devices +context out",
-    "clCreateContextFromType": "list:0x1084 number +context out",
-    "clCreateBuffer": "context list:0 flags length +mem zero data backing",
-    "clCreateBufferWithProperties": "context list:0 flags length +mem zero data backing",
-    "whPutStaging": "small small zero bytes small",
+    "clCreateContext": "list:0x1084 devices small +context out",
+    "clCreateContextFromType": "list:0x1084 number small +context out",
+    "clCreateBuffer": "context list:0 buffer",
+    "clCreateBufferWithProperties": "context list:0 buffer",
+    "whTakeCallbacks": "small out room out out",
+    "whTakeOutput": "out room out out",
+    "whPutFile": "path bytes small",
+    "whPutStaging": "small room zero bytes small",
     "clCreateProgramWithSource": "context zero source +program",
-    "clCreateProgramWithBinary": "context one:device bytes zero bytes +program out",
-    "clLinkProgram": "context devices string programs boolean +program",
+    "clCreateProgramWithBinary": "context one:device binary +program out",
+    "clCreateProgramWithIL": "context bytes small +program",
+    "clBuildProgram": "program count devices options boolean",
+    "clCompileProgram": "program count devices options headers boolean",
+    "clLinkProgram": "context devices options programs boolean +program",
     "clGetProgramInfo": "program query:0x1160 size out-size out",
-    "clCreateKernelsInProgram": "program created:kernel",
-    "clSetKernelArg": "kernel number sort small bytes",
+    "clCreateKernelsInProgram": "program created:kernel number boolean",
+    "clSetKernelArg": "kernel argument",
     "clEnqueueNDRangeKernel": LAUNCH,
     "clEnqueueTask": LAUNCH,
     "clEnqueueReadBuffer": f"{TRANSFER} answer",
@@ -66,7 +73,16 @@ SHAPES = {
     "clCreateImageWithProperties": IMAGE,
     "clCreateImage2D": IMAGE,
     "clCreateImage3D": IMAGE,
-    "clCreateSubDevices": "device list:0x1086 small zero boolean created:device",
+    "clSetProgramSpecializationConstant": "program number small bytes",
+    "clCreateSubBuffer": "mem flags part +mem",
+    "clEnqueueCopyBufferRect": (
+        "queue mem mem origin origin region zero zero zero zero count events event"
+    ),
+    "clCreateSubDevices": "device partition",
+    "clSetEventCallback": "event= number boolean id",
+    "clSetMemObjectDestructorCallback": "mem id",
+    "clSetProgramReleaseCallback": "program id",
+    "clSetContextDestructorCallback": "context id",
     "clFinish": "queue reads",
     "clWaitForEvents": "events reads",
     "clGetEventInfo": "event= query:0x11d0 size out-size out reads",
@@ -77,16 +93,22 @@ PLAIN = {
     "length": "NUMBER, WH_HINT_LENGTH, 0",
     "small": "NUMBER, WH_HINT_SMALL, 0",
     "zero": "NUMBER, WH_HINT_ZERO, 0",
-    "sort": "NUMBER, WH_HINT_SORT, 0",
+    "room": "NUMBER, WH_HINT_ROOM, 0",
+    "id": "NUMBER, WH_HINT_ID, 0",
     "flags": "NUMBER, WH_HINT_FLAGS, 0",
     "boolean": "NUMBER, WH_HINT_BOOLEAN, 0",
-    "mode": "NUMBER, WH_HINT_MODE, 0",
+    "mode": "NUMBER, WH_HINT_MODE, 8",
+    "rectangle-mode": "NUMBER, WH_HINT_MODE, 3",
     "time": "NUMBER, WH_HINT_TIME, 0",
     "count": "COUNT, 0, 0",
     "bytes": "BYTES, 0, 0",
     "data": "DATA, 0, 0",
     "triple": "TRIPLE, 0, 0",
+    "origin": "TRIPLE, WH_HINT_ORIGIN, 0",
+    "region": "TRIPLE, WH_HINT_REGION, 0",
     "string": "STRING, 0, 0",
+    "path": "STRING, WH_HINT_PATH, 0",
+    "options": "STRING, WH_HINT_OPTIONS, 0",
     "source": "SOURCE, 0, 0",
     "out": "OUT, 0, 0",
     "out-size": "OUT_SIZE, 0, 0",
@@ -94,7 +116,12 @@ PLAIN = {
     "reads": "READS, 0, 0",
     "answer": "ANSWER, 0, 0",
     "image": "IMAGE, 0, 0",
-    "backing": "BACKING, 0, 0",
+    "buffer": "BUFFER, 0, 0",
+    "binary": "BINARY, 0, 0",
+    "argument": "ARGUMENT, 0, 0",
+    "headers": "HEADERS, 0, 0",
+    "part": "PART, 0, 0",
+    "partition": "PARTITION, 0, 0",
     "packed": "PACKED, 0, 0",
     "geometry": "GEOMETRY, 0, 0",
 }
@@ -141,7 +168,7 @@ def _words(function: Function, argument: Argument) -> list[str]:
         return [f"{argument.handles}s"]
     if argument.in_bytes:
         if "3 *" in argument.in_bytes:
-            return ["triple"]
+            return [_triple(argument)]
         return [_list(argument) if "wh_cl_properties" in argument.in_bytes else "bytes"]
     if argument.string or argument.strings:
         return ["string"]
@@ -150,6 +177,10 @@ def _words(function: Function, argument: Argument) -> list[str]:
     if argument.out_event:
         return ["event"]
     return [_number(function, argument)]
+
+
+def _triple(argument: Argument) -> str:
+    return next((word for word in ("origin", "region") if word in argument.name), "triple")
 
 
 def _list(argument: Argument) -> str:
