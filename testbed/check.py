@@ -9,8 +9,7 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.progress import format_duration, say
-
-ROOT = Path(__file__).resolve().parent.parent
+from testbed.root import ROOT
 
 # One limit for a linter and one for the whole test run: nothing here may hang.
 LINTER_LIMIT_S = 300

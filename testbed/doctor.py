@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from testbed.root import ROOT
+
 DISK_NEEDED_GIB = 6.0
 MEMORY_NEEDED_GIB = 3.0
 

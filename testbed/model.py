@@ -23,8 +23,8 @@ import yaml
 
 from testbed.errors import TestbedError
 from testbed.progress import say
+from testbed.root import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 MODEL_DIR = ROOT / "testbed" / "protocol" / "model"
 MODEL = MODEL_DIR / "sleep.pml"
 SOURCES = MODEL_DIR / "sources.yaml"

@@ -25,8 +25,8 @@ from testbed.experiment.record import RunDirectory
 from testbed.experiment.runner import Summary, run_trials
 from testbed.experiment.subject import Recorded, prepare_subjects, recorded_file
 from testbed.experiment.systems import PLACEMENTS, system
+from testbed.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "workloads" / "experiments"
 RESULTS = ROOT / "results"
 

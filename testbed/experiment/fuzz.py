@@ -20,12 +20,13 @@ from typing import Any
 from testbed.errors import TestbedError
 from testbed.machine.native_build import native_build
 from testbed.progress import say
+from testbed.root import ROOT
 
 BACKENDS = ("null", "opencl")
 OPENCL_SHARE = 0.1  # of the messages, where nothing else is asked for: it is a hundred times slower
 START_LIMIT_S = 300.0
 MESSAGES_PER_S_MIN = 100.0
-SEEDS = Path(__file__).resolve().parent.parent.parent / "host_server" / "fuzz" / "seeds.txt"
+SEEDS = ROOT / "host_server" / "fuzz" / "seeds.txt"
 SUMMED = (
     *("messages", "sent", "sessions", "clean", "refused", "blocked"),
     *("backend_crashes", "findings", "neighbour_answers"),

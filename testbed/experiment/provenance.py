@@ -23,9 +23,9 @@ from typing import Any
 from testbed.experiment import noise
 from testbed.experiment.experiment import Experiment
 from testbed.protocol.wire import constant, hash_of_specs
+from testbed.root import ROOT
 
 FORMAT = 1
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND_LIMIT_S = 30.0
 
 PACKAGES = (

@@ -27,8 +27,9 @@ from testbed.machine.native_build import COMPILER, OPENCL_DEFINES, native_build
 from testbed.machine.qemu_argv import VmConfig
 from testbed.machine.served_guest import ServedGuest, served_guest
 from testbed.progress import say
+from testbed.root import ROOT
 
-STRESS_DIR = Path(__file__).resolve().parents[2] / "guest_agent" / "stress"
+STRESS_DIR = ROOT / "guest_agent" / "stress"
 SOURCE = STRESS_DIR / "opencl_stress.c"
 RUNNER = STRESS_DIR / "clients.py"
 

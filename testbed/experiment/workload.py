@@ -17,9 +17,10 @@ from pathlib import Path, PurePosixPath
 from testbed import yamlfile
 from testbed.errors import TestbedError
 from testbed.experiment import zoo
+from testbed.root import ROOT
 from testbed.yamlfile import Section
 
-WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
+WORKLOADS = ROOT / "workloads"
 
 STEPS_LIMIT = 1_000_000
 BATCH_LIMIT = 1 << 16

@@ -11,13 +11,13 @@ from testbed.machine.native_build import (
     COMPILER,
     OPENCL_DEFINES,
     OPENCL_STUB,
-    REPOSITORY,
     WARNINGS,
     compiler_version,
 )
 from testbed.protocol.case_baselines import BASELINES
 from testbed.protocol.emit_cases import cases_source
 from testbed.protocol.spec import load_api
+from testbed.root import ROOT
 
 SOURCES = OPENCL_STUB / "tests" / "differential"
 HEADER = Path("/usr/include/CL/cl.h")
@@ -30,7 +30,7 @@ def differential_program() -> Path:
     if not HEADER.is_file():
         raise TestbedError(f"there is no {HEADER}", "apt-get install opencl-headers")
     cases = cases_source(load_api("opencl"), HEADER.read_text(encoding="utf-8"), BASELINES)
-    sources = sorted((REPOSITORY / SOURCES).glob("*.[ch]"))
+    sources = sorted((ROOT / SOURCES).glob("*.[ch]"))
     inputs: dict[str, str | bytes | Path] = {
         "compiler": compiler_version(),
         "flags": " ".join((*FLAGS, *LIBRARIES)),
@@ -42,7 +42,7 @@ def differential_program() -> Path:
     def build(directory: Path) -> None:
         generated = directory / "cases.c"
         generated.write_text(cases, encoding="utf-8")
-        argv: list[str | Path] = [COMPILER, *FLAGS, f"-I{REPOSITORY / SOURCES}"]
+        argv: list[str | Path] = [COMPILER, *FLAGS, f"-I{ROOT / SOURCES}"]
         argv += ["-o", directory / "differential", generated]
         argv += [*(path for path in sources if path.suffix == ".c"), *LIBRARIES]
         run_logged(argv, log, COMPILE_LIMIT_S)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import TestbedError
-from testbed.machine.image import REPOSITORY
 from testbed.machine.ssh import Ssh, Stream
+from testbed.root import ROOT
 
-AGENT_SOURCE = REPOSITORY / "guest_agent" / "agent.py"
+AGENT_SOURCE = ROOT / "guest_agent" / "agent.py"
 AGENT_PATH = "/opt/wormhole/agent.py"
 DRIVER_PATH = "/opt/wormhole/wormhole.ko"
 LIBRARY_PATH = "/opt/wormhole/lib/libwormhole_opencl.so"

@@ -27,8 +27,8 @@ from testbed.machine.native_build import SPECS_FOLDER, native_build
 from testbed.machine.processes import CpuSeconds, cpu_seconds
 from testbed.protocol.spec import SPECS_VARIABLE
 from testbed.protocol.wire import constant, enum, hash_of_specs, view
+from testbed.root import ROOT
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
 START_LIMIT_S = 20.0
 STOP_LIMIT_S = 10.0
 SESSIONS_LIMIT_S = 10.0
@@ -184,7 +184,7 @@ def _start(config: HostServerConfig, run_dir: Path, lifeline_fd: int) -> subproc
         return subprocess.Popen(
             supervisor_argv(config, run_dir, lifeline_fd, worker),
             env={**os.environ, **environment},
-            cwd=REPOSITORY,
+            cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

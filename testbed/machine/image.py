@@ -27,12 +27,12 @@ from pathlib import Path
 from testbed.errors import TestbedError
 from testbed.machine.artifacts import artifact, artifact_path, log_path, run_logged
 from testbed.protocol.generate import generated_files
+from testbed.root import ROOT
 
 RECIPE_VERSION = "1"  # raise when the way the root is made changes without its inputs changing
 DRIVER_RECIPE_VERSION = "1"
-REPOSITORY = Path(__file__).resolve().parents[2]
-INIT_SOURCE = REPOSITORY / "guest_agent" / "init" / "init.c"
-DRIVER_SOURCE = REPOSITORY / "guest_agent" / "driver"
+INIT_SOURCE = ROOT / "guest_agent" / "init" / "init.c"
+DRIVER_SOURCE = ROOT / "guest_agent" / "driver"
 APT_CONFIGURATION = Path("/etc/apt")
 
 PACKAGES = (

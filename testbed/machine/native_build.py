@@ -19,8 +19,8 @@ from testbed.machine.artifacts import artifact, log_path, run_logged
 from testbed.progress import say
 from testbed.protocol.generate import generated_files, write_if_changed
 from testbed.protocol.spec import SPEC_NAMES, spec_path
+from testbed.root import ROOT
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
 STUB = Path("guest_agent/stub")
 OPENCL_STUB = STUB / "opencl"
 BENCH = Path("guest_agent/bench")
@@ -133,7 +133,7 @@ def native_build(sanitizer: str = "", tests: bool = False) -> NativeBuild:
         "tests": str(tests),
         **{f"generated/{name}": text for name, text in generated.items()},
         **{f"{SPECS_FOLDER}/{name}": text for name, text in specs.items()},
-        **{str(path): REPOSITORY / path for path in _all_sources()},
+        **{str(path): ROOT / path for path in _all_sources()},
     }
     name = "native" + (f"-{sanitizer}" if sanitizer else "") + ("-tests" if tests else "")
     log = log_path(name, inputs)
@@ -182,13 +182,13 @@ def _builder(
             includes = (generated_dir / "include", CODEC, *unit.includes)
             argv: list[str | Path] = [COMPILER, *flags, *(f"-I{path}" for path in includes)]
             argv += ["-c", "-o", objects[unit], unit.source]
-            run_logged(argv, log, COMPILE_LIMIT_S, cwd=REPOSITORY)
+            run_logged(argv, log, COMPILE_LIMIT_S, cwd=ROOT)
 
         def link(program: _Program) -> None:
             argv: list[str | Path] = [COMPILER, *flags, "-shared" if program.shared else "-pie"]
             argv += ["-o", directory / program.name]
             argv += [*(objects[unit] for unit in program.units), *program.link]
-            run_logged(argv, log, COMPILE_LIMIT_S, cwd=REPOSITORY)
+            run_logged(argv, log, COMPILE_LIMIT_S, cwd=ROOT)
 
         workers = max(1, min(len(os.sched_getaffinity(0)), COMPILERS_MAX))
         with ThreadPoolExecutor(workers) as pool:
@@ -221,7 +221,7 @@ def _programs(generated: Path) -> list[_Program]:
         _Program("wormhole-bench-copy", _units(BENCH_COPY, ()), ("-ldl",)),
         _Program("wormhole-stress", (_Unit(STRESS / "core_stress.c", (STUB,)), *runtime)),
     ]
-    if (REPOSITORY / REPLAY).is_dir():
+    if (ROOT / REPLAY).is_dir():
         replay = (
             *_units(REPLAY, (REPLAY, WORKER)),
             *_without_main(worker),
@@ -268,8 +268,8 @@ def _without_main(units: tuple[_Unit, ...]) -> tuple[_Unit, ...]:
 
 def _units(directory: Path, includes: tuple[Path, ...]) -> tuple[_Unit, ...]:
     """C files of a repository directory."""
-    found = sorted((REPOSITORY / directory).glob("*.c"))
-    return tuple(_Unit(path.relative_to(REPOSITORY), includes) for path in found)
+    found = sorted((ROOT / directory).glob("*.c"))
+    return tuple(_Unit(path.relative_to(ROOT), includes) for path in found)
 
 
 def _generated(generated: Path, prefix: str, includes: tuple[Path, ...]) -> tuple[_Unit, ...]:
@@ -284,9 +284,9 @@ def _all_sources() -> list[Path]:
         *(WORKER, WORKER / "tests", REPLAY, FUZZ, CODEC),
     )
     found = [
-        path.relative_to(REPOSITORY)
+        path.relative_to(ROOT)
         for directory in directories
-        for path in sorted((REPOSITORY / directory).glob("*"))
+        for path in sorted((ROOT / directory).glob("*"))
         if path.suffix in {".c", ".h", ".map"}
     ]
     return [*found, UAPI]

@@ -32,8 +32,9 @@ from testbed.machine.artifacts import (
     log_path,
     run_logged,
 )
+from testbed.root import ROOT
 
-PATCHES = Path(__file__).resolve().parents[2] / "qemu_patches"
+PATCHES = ROOT / "qemu_patches"
 SUITE = "trixie"  # the Debian release whose QEMU has the helper for shared memory capabilities
 DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 SEABIOS = Path("/usr/share/seabios/bios-256k.bin")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from testbed.protocol.spec import Api, Function
+from testbed.root import ROOT
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
 TABLE_PATH = Path(__file__).resolve().parent / "OPENCL.md"
 # Tests of the generator and of the table itself name functions without calling them.
 TEST_FOLDERS = ("guest_agent", "host_server", "testbed/experiment", "testbed/tests")
@@ -85,7 +85,7 @@ def _by_hand(function: Function) -> str:
     return " ".join(f"{side}: {reason}" for side, reason in sides.items() if reason)
 
 
-def find_tests(names: Iterable[str], root: Path = REPOSITORY) -> dict[str, set[str]]:
+def find_tests(names: Iterable[str], root: Path = ROOT) -> dict[str, set[str]]:
     """Test files by the functions that they name, as whole words."""
     wanted = set(names)
     found: dict[str, set[str]] = {}

@@ -12,8 +12,9 @@ from testbed.experiment.client import client_environment, vendor_folder
 from testbed.experiment.systems import System
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import native_build
+from testbed.root import ROOT
 
-CLIENTS = Path(__file__).resolve().parents[2] / "guest_agent" / "stub" / "opencl" / "tests"
+CLIENTS = ROOT / "guest_agent" / "stub" / "opencl" / "tests"
 LIMIT_S = 300.0
 SESSION_BYTES = HostServerConfig.session_bytes
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from testbed.root import ROOT
+
 PR_SET_CHILD_SUBREAPER = 36
 RUN_LIMIT_S = 240.0
 LEFT_LIMIT_S = 30.0

@@ -14,17 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from testbed.machine.image import REPOSITORY, guest_image
+from testbed.machine.image import guest_image
 from testbed.machine.qemu_argv import Region, VmConfig
 from testbed.machine.ssh import SshResult
 from testbed.machine.vm import Vm, boot
 from testbed.protocol.generate import generate
 from testbed.protocol.wire import constant
+from testbed.root import ROOT
 from testbed.tests.driver_host import HostDouble
 
 pytestmark = pytest.mark.vm
 
-DRIVER = REPOSITORY / "guest_agent" / "driver"
+DRIVER = ROOT / "guest_agent" / "driver"
 MODULE = "/opt/wormhole/wormhole.ko"
 PROGRAM = "/opt/wormhole/driver_test"
 NODE = "/sys/class/misc/wormhole0"

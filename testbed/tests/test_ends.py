@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from testbed.analysis.rundir import read_lines
-from testbed.tests.ends import ROOT, RUN_LIMIT_S, Ended, Ends, children, wait_until, watching
+from testbed.root import ROOT
+from testbed.tests.ends import RUN_LIMIT_S, Ended, Ends, children, wait_until, watching
 
 EXPERIMENT = """\
 name: ends

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from testbed.root import ROOT
 
 # Layer -> layers of testbed it may import (ARCHITECTURE.md, section 1).
 ALLOWED = {

@@ -13,7 +13,7 @@ import pytest
 from testbed.coverage.report import coverage, run_coverage
 from testbed.coverage.surface import Surface, Verdict, opencl_surface, surfaces
 from testbed.errors import TestbedError
-from testbed.tests.test_tidy import ROOT
+from testbed.root import ROOT
 
 LIMIT_S = 60
 PROGRAM = """

@@ -25,8 +25,9 @@ from testbed.experiment.suites.suite import Outcome, Output, Step, Suite
 from testbed.experiment.systems import System, check_placement, system
 from testbed.machine.native_build import NativeBuild, native_build
 from testbed.progress import format_duration
+from testbed.root import ROOT
 
-RESULTS = Path(__file__).resolve().parent.parent.parent.parent / "results"
+RESULTS = ROOT / "results"
 
 Say = Callable[[str], None]
 
