@@ -231,27 +231,35 @@ static void deliver_all(uint32_t batch, const uint8_t *bytes, size_t size_bytes)
     }
 }
 
-/* Takes a batch (0: the queue) and runs it. */
-static void take_and_run(uint32_t batch)
+/* One message's worth of records. False: there are no more. */
+static bool take_some(uint32_t batch, uint8_t *few)
 {
-    uint8_t few[TAKE_BYTES] __attribute__((aligned(8)));
     uint64_t written = 0;
     uint64_t needed = 0;
-    do {
-        if (whTakeCallbacks(batch, few, sizeof(few), &written, &needed) != 0) {
-            return;
+    if (whTakeCallbacks(batch, few, TAKE_BYTES, &written, &needed) != 0) {
+        return false;
+    }
+    uint64_t more = needed;
+    deliver_all(batch, few, written);
+    if (written == 0 && more > 0 && more <= RECORD_BYTES_MAX) {
+        uint8_t *large = malloc(more);
+        if (large == NULL || whTakeCallbacks(batch, large, more, &written, &needed) != 0) {
+            written = 0;
         }
-        uint64_t more = needed;
-        deliver_all(batch, few, written);
-        if (written == 0 && more > 0 && more <= RECORD_BYTES_MAX) {
-            uint8_t *large = malloc(more);
-            if (large == NULL || whTakeCallbacks(batch, large, more, &written, &needed) != 0) {
-                written = 0;
-            }
-            deliver_all(batch, large, written);
-            free(large);
-        }
-    } while (written > 0);
+        deliver_all(batch, large, written);
+        free(large);
+    }
+    return written > 0;
+}
+
+/* Takes a batch (0: the queue) and runs it. Not on the stack: a callback may set a user event whose
+ * callback sets the next, thousands deep. */
+static void take_and_run(uint32_t batch)
+{
+    uint8_t *few = malloc(TAKE_BYTES);
+    while (few != NULL && take_some(batch, few)) {
+    }
+    free(few);
 }
 
 void wh_cl_run_owed(void)

@@ -385,6 +385,35 @@ static void user_events(void)
     EXPECT(clSetUserEventStatus(NULL, CL_COMPLETE), CL_INVALID_EVENT);
 }
 
+enum { DEPTH = 3000 };
+static cl_event nested[DEPTH];
+
+static void CL_CALLBACK complete_next(cl_event event, cl_int status, void *data)
+{
+    intptr_t own = (intptr_t)data;
+    (void)event;
+    EXPECT(status, CL_COMPLETE);
+    if (own + 1 < DEPTH) {
+        OK(clSetUserEventStatus(nested[own + 1], CL_COMPLETE));
+    }
+    note(own);
+}
+
+/* Each callback runs inside the call that the one before makes: the last is the first to end. */
+static void nested_callbacks(void)
+{
+    for (intptr_t i = 0; i < DEPTH; i++) {
+        nested[i] = gate();
+        OK(clSetEventCallback(nested[i], CL_COMPLETE, complete_next, (void *)i));
+    }
+    OK(clSetUserEventStatus(nested[0], CL_COMPLETE));
+    EXPECT(noted_count, DEPTH);
+    for (int i = 0; i < DEPTH; i++) {
+        EXPECT(noted[i], DEPTH - 1 - i);
+        OK(clReleaseEvent(nested[i]));
+    }
+}
+
 /* What hangs on a failed event fails as well, and what hangs on that. */
 static void failed_events(void)
 {
@@ -738,6 +767,7 @@ static const struct scenario scenarios[] = {
     {"maps", maps, false},
     {"full_ring", full_ring, false},
     {"user_events", user_events, false},
+    {"nested_callbacks", nested_callbacks, false},
     {"failed_events", failed_events, false},
     {"wait_lists", wait_lists, false},
     {"destructors", destructors, false},
