@@ -103,6 +103,16 @@ void *CL_API_CALL wh_stub_clEnqueueMapBuffer(cl_command_queue command_queue, cl_
     return map->address;
 }
 
+/* What the server refuses to unmap stays mapped. */
+static void end_unmap(struct wh_cl_object *mem, struct wh_cl_map *map, cl_int error)
+{
+    if (error == CL_SUCCESS || error == WH_CL_LOST) {
+        wh_cl_map_free(map);
+    } else {
+        wh_cl_map_add(mem, map);
+    }
+}
+
 cl_int CL_API_CALL wh_stub_clEnqueueUnmapMemObject(cl_command_queue command_queue, cl_mem memobj,
                                                    void *mapped_ptr,
                                                    cl_uint num_events_in_wait_list,
@@ -136,13 +146,14 @@ cl_int CL_API_CALL wh_stub_clEnqueueUnmapMemObject(cl_command_queue command_queu
     if (map->in_place) {
         transfer.event = created;
         error = unmap_in_place(&transfer);
-        wh_cl_map_free(map);
+        end_unmap((struct wh_cl_object *)memobj, map, error);
         return wh_cl_enqueued(created, error, event);
     }
     /* Nobody has written what nobody has seen. Without anything to write only the command's place
      * remains. */
     bool unseen = wh_cl_reads_abandon(map->address, map->size);
-    transfer.size = map->writes && !unseen ? map->size : 0;
+    map->writes = map->writes && !unseen;
+    transfer.size = map->writes ? map->size : 0;
     transfer.from = map->address;
     bool image = ((struct wh_cl_object *)memobj)->u.of_mem.image.element_bytes != 0;
     if (image && transfer.size > 0) {
@@ -151,6 +162,6 @@ cl_int CL_API_CALL wh_stub_clEnqueueUnmapMemObject(cl_command_queue command_queu
     } else {
         error = wh_cl_write(&transfer, created);
     }
-    wh_cl_map_free(map);
+    end_unmap((struct wh_cl_object *)memobj, map, error);
     return wh_cl_enqueued(created, error, event);
 }
