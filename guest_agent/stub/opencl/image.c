@@ -282,12 +282,11 @@ size_t wh_cl_color_bytes(const void *image)
     return depth ? sizeof(cl_float) : 4 * sizeof(cl_uint);
 }
 
-/* Whether the region lies in the image. */
+/* Whether the region lies in the image; one without pixels is for the library to judge. */
 static bool inside(const struct wh_cl_image *image, const size_t *origin, const size_t *region)
 {
     for (int i = 0; i < 3; i++) {
-        if (region[i] == 0 || origin[i] >= image->size[i] ||
-            region[i] > image->size[i] - origin[i]) {
+        if (origin[i] > image->size[i] || region[i] > image->size[i] - origin[i]) {
             return false;
         }
     }
@@ -322,7 +321,7 @@ static cl_int check(const struct wh_cl_transfer *transfer, const size_t *origin,
 }
 
 /* The region with its rows in bytes, and how far rows and slices are apart in the application's
- * memory. False for pitches that the API forbids. */
+ * memory: rows may lie over each other, as PoCL lays them. False for pitches that it refuses. */
 static bool lay_out(const struct wh_cl_image *image, const size_t *region, size_t *bytes,
                     size_t *row_pitch, size_t *slice_pitch)
 {
@@ -334,8 +333,7 @@ static bool lay_out(const struct wh_cl_image *image, const size_t *region, size_
         *row_pitch = bytes[0];
     }
     size_t plane = array ? *row_pitch : *row_pitch * bytes[1];
-    if (*row_pitch < bytes[0] ||
-        ((array || bytes[2] > 1) && *slice_pitch != 0 && *slice_pitch < plane)) {
+    if ((array || bytes[2] > 1) && *slice_pitch != 0 && *slice_pitch < plane) {
         return false;
     }
     if (array && *slice_pitch != 0) {
@@ -467,6 +465,9 @@ static cl_int check_map(const struct wh_cl_transfer *transfer, const size_t *ori
     cl_int error = check(transfer, origin, region, forbidden_to_map(flags));
     if (error != CL_SUCCESS) {
         return error;
+    }
+    if (wh_cl_nothing(region)) {
+        return CL_INVALID_VALUE;
     }
     cl_mem_object_type type = ((struct wh_cl_object *)transfer->mem)->u.of_mem.image.type;
     bool slices = type == CL_MEM_OBJECT_IMAGE3D || type == CL_MEM_OBJECT_IMAGE1D_ARRAY ||

@@ -5,6 +5,7 @@
 #include "transfer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
@@ -17,11 +18,15 @@ struct rectangle {
     size_t slice_pitch;
 };
 
+bool wh_cl_nothing(const size_t *region)
+{
+    return region[0] == 0 || region[1] == 0 || region[2] == 0;
+}
+
 static cl_int complete_pitches(struct rectangle *rectangle)
 {
     const size_t *region = rectangle->region;
-    if (rectangle->origin == NULL || region == NULL || region[0] == 0 || region[1] == 0 ||
-        region[2] == 0) {
+    if (rectangle->origin == NULL || region == NULL || wh_cl_nothing(region)) {
         return CL_INVALID_VALUE;
     }
     if (rectangle->row_pitch == 0) {
@@ -86,9 +91,9 @@ static cl_int check_rectangle(const struct wh_cl_transfer *transfer, const size_
 }
 
 /* A non-blocking transfer of an image may go one way: its bounds are checked here. */
-static cl_int call_later(struct wh_call *call, const struct wh_cl_transfer *transfer)
+static cl_int call_later(struct wh_call *call, const struct wh_cl_transfer *transfer, size_t size)
 {
-    if (transfer->element_bytes == 0) {
+    if (transfer->element_bytes == 0 || size == 0) {
         return wh_cl_call_error(call);
     }
     return wh_cl_call_shape(call, wh_cl_transfer_shape(transfer));
@@ -104,7 +109,7 @@ static cl_int read_rectangle_later(const struct wh_cl_transfer *transfer, const 
         return CL_OUT_OF_HOST_MEMORY;
     }
     wh_cl_read_put(call, read);
-    cl_int error = call_later(call, transfer);
+    cl_int error = call_later(call, transfer, piece->size);
     if (error == CL_SUCCESS) {
         wh_cl_read_add(read);
     } else {
@@ -157,7 +162,7 @@ static cl_int move_piece(const struct wh_cl_transfer *transfer, const struct pie
         error = wh_cl_call_reads(&call, &reads, reading ? packed : NULL, piece->size);
     } else {
         wh_cl_put_no_reads(&call, &reads);
-        error = call_later(&call, transfer);
+        error = call_later(&call, transfer, piece->size);
     }
     if (reading && gaps && error == CL_SUCCESS) {
         wh_cl_rows_copy(&piece->rows, packed, false);
@@ -181,7 +186,9 @@ static void cut_piece(struct piece *piece, const struct wh_cl_transfer *transfer
     size[0] = region[0] - at[0];
     size[1] = 1;
     size[2] = 1;
-    if (size[0] > limit) {
+    if (wh_cl_nothing(region)) {
+        memcpy(size, region, 3 * sizeof(*size));
+    } else if (size[0] > limit) {
         size[0] = limit < unit ? unit : limit / unit * unit;
     } else if (size[0] == region[0]) {
         size_t plane = region[0] * region[1];
@@ -201,9 +208,13 @@ static void cut_piece(struct piece *piece, const struct wh_cl_transfer *transfer
     piece->buffer_origin[2] = buffer_origin[2] + at[2];
 }
 
-/* Goes on to what comes behind a piece. */
+/* Goes on to what comes behind a piece; of a region with nothing in it there is only one. */
 static void step(size_t *at, const struct wh_cl_rows *rows, const size_t *region)
 {
+    if (wh_cl_nothing(region)) {
+        at[2] = region[2];
+        return;
+    }
     at[0] += rows->region[0];
     if (at[0] < region[0]) {
         return;
@@ -235,7 +246,7 @@ static cl_int move_rectangle(const struct wh_cl_transfer *transfer, const size_t
         return WH_CL_LOST;
     }
     wh_cl_pieces_begin(&pieces, transfer, event);
-    while (at[2] < host->region[2]) {
+    do {
         bool first = at[0] == 0 && at[1] == 0 && at[2] == 0;
         cut_piece(&piece, transfer, host, buffer_origin, at, limit);
         step(at, &piece.rows, host->region);
@@ -249,7 +260,7 @@ static cl_int move_rectangle(const struct wh_cl_transfer *transfer, const size_t
         if (error != CL_SUCCESS) {
             return error;
         }
-    }
+    } while (at[2] < host->region[2]);
     return CL_SUCCESS;
 }
 
@@ -259,7 +270,7 @@ cl_int wh_cl_move_image(const struct wh_cl_transfer *transfer, const size_t *ori
 {
     static const size_t zero[3];
     struct rectangle host = {zero, region, row_pitch, slice_pitch};
-    if (transfer->from != NULL) {
+    if (transfer->from != NULL && !wh_cl_nothing(region)) {
         size_t end = region[0] + (region[1] - 1) * row_pitch + (region[2] - 1) * slice_pitch;
         wh_cl_settle_source(transfer->from, end);
     }

@@ -75,6 +75,9 @@ cl_int wh_cl_check_transfer(const struct wh_cl_transfer *transfer);
 cl_int wh_cl_read(const struct wh_cl_transfer *transfer, struct wh_cl_object *event);
 cl_int wh_cl_write(const struct wh_cl_transfer *transfer, struct wh_cl_object *event);
 
+/* Whether a region of three dimensions has nothing in it. */
+bool wh_cl_nothing(const size_t *region);
+
 /* Moves a region between an image and rows in the application's memory, of which transfer.to or
  * transfer.from is the first (rectangle.c). region: bytes, rows, slices. */
 cl_int wh_cl_move_image(const struct wh_cl_transfer *transfer, const size_t *origin,
