@@ -103,6 +103,20 @@ def _put(argument: Argument) -> str:
     return f"    wh_put_u64(&call, (uint64_t){name});"
 
 
+def _put_opencl(argument: Argument) -> str:
+    """As _put, with an input whose size the client gives cut to nothing if it is too large."""
+    if not argument.in_bytes.isidentifier():
+        return _put(argument)
+    return wrapped("    wh_put_blob", ["&call", _input(argument), argument.in_bytes], ";")
+
+
+def _input(argument: Argument) -> str:
+    """Where the bytes of an input are: nowhere if it is too large; the library refuses the size."""
+    if not argument.in_bytes.isidentifier():
+        return argument.name
+    return f"{argument.in_bytes} > WH_CL_IN_BYTES_MAX ? NULL : {argument.name}"
+
+
 def _get(argument: Argument) -> str:
     """The statement that copies one result to the caller."""
     name = argument.name
@@ -270,9 +284,6 @@ def _checks(api: Api, function: Function, fail: str) -> list[str]:
                 f"{kind_macro(argument.handles)})"
             )
             error = api.handle(argument.handles).error
-        elif argument.in_bytes in {other.name for other in function.args}:
-            condition = f"{argument.in_bytes} > WH_CL_IN_BYTES_MAX"
-            error = "CL_INVALID_VALUE"
         else:
             continue
         lines.append(f"    if ({condition}) {{\n        {fail.format(error=error)}\n    }}")
@@ -290,7 +301,7 @@ def _creates(api: Api, function: Function) -> list[str]:
         lines.append(f"    {function.prepare}({function.args[0].name});")
     lost = "return wh_cl_created(object, WH_CL_LOST, errcode_ret);"
     lines.extend(_begin(function, lost))
-    lines.extend(_put(argument) for argument in function.args if not argument.errcode)
+    lines.extend(_put_opencl(argument) for argument in function.args if not argument.errcode)
     lines.append("    wh_put_u64(&call, object->handle);")
     lines.append("    cl_int error = wh_cl_call_error(&call);")
     lines.append("    if (error == CL_SUCCESS) {")
@@ -328,7 +339,7 @@ def _plain(api: Api, function: Function) -> list[str]:
         lines.append("        return CL_OUT_OF_HOST_MEMORY;\n    }")
     lost = f"return wh_cl_enqueued(created, WH_CL_LOST, {event.name});" if event else ""
     lines.extend(_begin(function, lost or "return WH_CL_LOST;"))
-    lines.extend(_put(argument) for argument in function.args)
+    lines.extend(_put_opencl(argument) for argument in function.args)
     if function.mode == "shape":
         lines.append(f"    uint64_t shape = wh_cl_shape(WH_OP_{function.name});")
         lines.extend(_shape(argument) for argument in function.args)
@@ -361,7 +372,8 @@ def _shape(argument: Argument) -> str:
     if argument.handle:
         return f"    shape = wh_cl_shape_add(shape, wh_cl_handle({name}));"
     if argument.in_bytes:
-        return f"    shape = wh_cl_shape_add_bytes(shape, {name}, {argument.in_bytes});"
+        items = ["shape", _input(argument), argument.in_bytes]
+        return wrapped("    shape = wh_cl_shape_add_bytes", items, ";")
     if argument.handles and argument.handles != "event":
         return (
             f"    shape = wh_cl_shape_add_handles(shape, (const void *const *){name}, "

@@ -24,6 +24,7 @@ WRITTEN = ("order", "data", "lifetimes")
 GROUPS = (
     *("clGetContextInfo", "clCreateUserEvent", "clCreateSubBuffer", "clCreateKernelsInProgram"),
     *("clEnqueueCopyBuffer", "clEnqueueFillBuffer", "clSetKernelArg", "clRetainKernel", *WRITTEN),
+    *("clEnqueueUnmapMemObject", "clEnqueueWriteImage", "clSetProgramSpecializationConstant"),
 )
 
 
