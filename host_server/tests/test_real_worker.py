@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -12,16 +13,21 @@ from pathlib import Path
 import pytest
 
 from host_server.tests.conftest import StartServer
+from host_server.tests.test_supervisor import tcp_hello
 from testbed.experiment.client import client_environment, vendor_folder
 from testbed.experiment.systems import PRESETS
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server, open_session
 from testbed.machine.native_build import NativeBuild, native_build
-from testbed.protocol.spec import SPEC_NAMES, SPECS_VARIABLE, spec_hash, spec_path
-from testbed.protocol.wire import hash_of_specs
+from testbed.protocol.spec import SPEC_NAMES, SPECS_VARIABLE, load_api, spec_hash, spec_path
+from testbed.protocol.wire import constant, enum, hash_of_specs, view
 
 pytestmark = pytest.mark.native
 LIMIT_S = 30.0
 SESSIONS = 20
+LONG_WAIT_MS = 60_000
+INLINE = constant("inline")
+WAIT_FOR_OUTPUT = enum("wait_for")["output"]
+WAIT_OPCODE = next(f.opcode for f in load_api("core").functions if f.name == "whWait")
 
 # A client that opens a session and stays, as one that is killed in mid-call does.
 STAYING_CLIENT = (
@@ -90,6 +96,25 @@ def test_a_killed_client_ends_its_session(start_server: StartServer, build: Nati
             client.kill()
             client.communicate(timeout=LIMIT_S)
     assert len(server.wait_sessions(3)) == 3
+
+
+def test_a_client_that_leaves_in_mid_wait_ends_its_session(
+    start_server: StartServer, build: NativeBuild
+) -> None:
+    server = start_server(tcp=True, worker=build.worker)
+    connection, welcome = tcp_hello(server)
+    assert welcome["status"] == 0
+    arguments = struct.pack("<QQQQ", WAIT_FOR_OUTPUT, LONG_WAIT_MS, 8, INLINE)
+    header = view("request_header").pack(
+        size_bytes=view("request_header").size_bytes + len(arguments),
+        opcode=WAIT_OPCODE,
+        flags=1,
+        sequence=1,
+    )
+    connection.sendall(header + arguments)
+    time.sleep(1.0)  # the worker is in the call
+    connection.close()
+    assert server.wait_sessions(1, LONG_WAIT_MS / 4000)[0]["exit_status"] == 0
 
 
 @pytest.mark.opencl

@@ -27,6 +27,7 @@ struct connection {
 
     uint32_t pending;          /* sequence of the request being read or executed; 0 none */
     uint32_t pending_at_beat;  /* what it was at the latest beat; the main thread's */
+    bool abandoned;            /* a request is pending that nobody waits for; the main thread's */
     pthread_mutex_t send_lock; /* what goes out: replies and heartbeats */
     size_t owed_bytes;         /* of a heartbeat that did not go out as a whole; send_lock */
 };
@@ -188,13 +189,22 @@ static void send_heartbeat(struct connection *connection)
     pthread_mutex_unlock(&connection->send_lock);
 }
 
+/* Whether the client has closed its end, with a call of it still waiting here. */
+static bool is_hung_up(const struct connection *connection)
+{
+    struct pollfd peer = {.fd = connection->socket, .events = POLLRDHUP};
+    return poll(&peer, 1, 0) > 0 && (peer.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 void wh_tcp_beat(void)
 {
     pthread_mutex_lock(&connections_lock);
     for (uint32_t i = 0; i < connection_count; i++) {
         struct connection *connection = connections[i];
         uint32_t pending = wh_load32(&connection->pending);
-        if (pending != 0 && pending == connection->pending_at_beat) {
+        bool waits = pending != 0 && pending == connection->pending_at_beat;
+        connection->abandoned = waits && is_hung_up(connection);
+        if (waits && !connection->abandoned) {
             send_heartbeat(connection);
         }
         connection->pending_at_beat = pending;
@@ -341,8 +351,11 @@ int wh_tcp_start(struct wh_session *session, int socket)
 
 uint32_t wh_tcp_connections(void)
 {
+    uint32_t count = 0;
     pthread_mutex_lock(&connections_lock);
-    uint32_t count = connection_count;
+    for (uint32_t i = 0; i < connection_count; i++) {
+        count += !connections[i]->abandoned;
+    }
     pthread_mutex_unlock(&connections_lock);
     return count;
 }

@@ -10,7 +10,9 @@
  * done. */
 int wh_tcp_start(struct wh_session *session, int socket);
 
-/* Connections being served. The session ends when the last one closes. */
+/* Connections being served, without those that the client has closed while a call of it waits: it
+ * may wait for something that never comes. The session ends when none is left. The main thread's.
+ */
 uint32_t wh_tcp_connections(void);
 
 /* Sends a heartbeat on every connection whose request was already pending at the call before. To be
