@@ -30,6 +30,7 @@ THREADS = 3
 PAUSE_US = 50
 POLL_S = 0.01
 CLIENT_LIMIT_S = 300.0
+VICTIM_FACTOR = 1000  # a client that is to be killed must not be done before, however fast it is
 
 
 class Client:
@@ -37,7 +38,8 @@ class Client:
 
     def __init__(self, program: str, number: int, seed: int, kill_after_s: float | None) -> None:
         kind = list(KINDS)[number % len(KINDS)]
-        words = [kind, KINDS[kind], THREADS, seed + number, PAUSE_US]
+        amount = KINDS[kind] * (1 if kill_after_s is None else VICTIM_FACTOR)
+        words = [kind, amount, THREADS, seed + number, PAUSE_US]
         self.process = subprocess.Popen(
             [program, *(str(word) for word in words)],
             stdout=subprocess.DEVNULL,
