@@ -296,21 +296,11 @@ static bool inside(const struct wh_cl_image *image, const size_t *origin, const 
 static cl_int check(const struct wh_cl_transfer *transfer, const size_t *origin,
                     const size_t *region, cl_mem_flags forbidden)
 {
-    const struct wh_cl_object *queue = wh_cl_get(transfer->queue, WH_KIND_QUEUE);
-    const struct wh_cl_object *mem = wh_cl_get(transfer->mem, WH_KIND_MEM);
-    if (queue == NULL) {
-        return CL_INVALID_COMMAND_QUEUE;
-    }
-    if (mem == NULL || mem->u.of_mem.image.element_bytes == 0) {
-        return CL_INVALID_MEM_OBJECT;
-    }
-    if (queue->context != mem->context) {
-        return CL_INVALID_CONTEXT;
-    }
-    cl_int error = wh_cl_check_waits(queue, transfer->wait_count, transfer->wait_list);
+    cl_int error = wh_cl_check_objects(transfer, true);
     if (error != CL_SUCCESS) {
         return error;
     }
+    const struct wh_cl_object *mem = (const struct wh_cl_object *)transfer->mem;
     if ((mem->u.of_mem.flags & forbidden) != 0) {
         return CL_INVALID_OPERATION;
     }

@@ -14,23 +14,29 @@
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
-cl_int wh_cl_check_transfer(const struct wh_cl_transfer *transfer)
+cl_int wh_cl_check_objects(const struct wh_cl_transfer *transfer, bool image)
 {
     const struct wh_cl_object *queue = wh_cl_get(transfer->queue, WH_KIND_QUEUE);
     const struct wh_cl_object *mem = wh_cl_get(transfer->mem, WH_KIND_MEM);
     if (queue == NULL) {
         return CL_INVALID_COMMAND_QUEUE;
     }
-    if (mem == NULL) {
+    if (mem == NULL || (image && mem->u.of_mem.image.element_bytes == 0)) {
         return CL_INVALID_MEM_OBJECT;
     }
     if (queue->context != mem->context) {
         return CL_INVALID_CONTEXT;
     }
-    cl_int error = wh_cl_check_waits(queue, transfer->wait_count, transfer->wait_list);
+    return wh_cl_check_waits(queue, transfer->wait_count, transfer->wait_list);
+}
+
+cl_int wh_cl_check_transfer(const struct wh_cl_transfer *transfer)
+{
+    cl_int error = wh_cl_check_objects(transfer, false);
     if (error != CL_SUCCESS) {
         return error;
     }
+    const struct wh_cl_object *mem = (const struct wh_cl_object *)transfer->mem;
     size_t limit = mem->u.of_mem.size_bytes;
     if (transfer->offset > limit || transfer->size > limit - transfer->offset) {
         return CL_INVALID_VALUE;

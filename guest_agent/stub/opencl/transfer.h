@@ -68,7 +68,10 @@ cl_int wh_cl_held_transfer(const struct wh_cl_transfer *transfer, struct wh_cl_o
  * who cannot let the server write it from there (wh_cl_source_begin). */
 void wh_cl_settle_source(const void *memory, size_t size);
 
-/* What the stub can tell itself: objects, contexts, bounds. An API error. */
+/* Queue, memory object (an image if it must be one), their context, the wait list. An API error. */
+cl_int wh_cl_check_objects(const struct wh_cl_transfer *transfer, bool image);
+
+/* What the stub can tell itself: those, and the bounds of a buffer. An API error. */
 cl_int wh_cl_check_transfer(const struct wh_cl_transfer *transfer);
 
 /* event: the object of the out event, NULL if none is wanted. */
