@@ -22,6 +22,7 @@ from testbed.errors import TestbedError
 from testbed.experiment.client import client_environment, guest_variables, vendor_folder
 from testbed.experiment.prepare import kernel_cache_seed
 from testbed.experiment.systems import PRESETS, System
+from testbed.machine.artifacts import run_logged
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
 from testbed.machine.native_build import COMPILER, OPENCL_DEFINES, native_build
 from testbed.machine.qemu_argv import VmConfig
@@ -102,11 +103,11 @@ def table(soak: Soak) -> str:
 
 
 def compile_client(folder: Path) -> Path:
-    """The OpenCL program, linked with the system's loader."""
+    """The OpenCL program, linked with the system's loader. TestbedError if it does not compile."""
     program = folder / SOURCE.stem
     argv = [COMPILER, "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
     argv += [*OPENCL_DEFINES, "-o", str(program), str(SOURCE), "-l:libOpenCL.so.1"]
-    subprocess.run(argv, check=True, timeout=COMPILE_LIMIT_S)
+    run_logged(argv, folder / "compile.log", COMPILE_LIMIT_S)
     return program
 
 
