@@ -103,6 +103,18 @@ def plot(_: Context, run: str, json: bool = False) -> None:
 
 
 @task(
+    positional=["first", "second"],
+    help={"first": "directory of a run", "second": "directory of another", "json": JSON_HELP},
+)
+@guarded
+def compare(_: Context, first: str, second: str, json: bool = False) -> None:
+    """Compare two runs that were measured alike; status 3 if the second is slower anywhere."""
+    from testbed.analysis.compare import run_compare
+
+    raise SystemExit(run_compare(Path(first), Path(second), json))
+
+
+@task(
     name="exec",
     help={
         "system": SYSTEM_HELP,
@@ -441,7 +453,7 @@ def test(_: Context) -> None:
 def _collection() -> Collection:
     """Task names as users type them: groups with a dot."""
     top = Collection(
-        *(doctor, reproduce, run, plot, execute, record, replay, suites, differential),
+        *(doctor, reproduce, run, plot, compare, execute, record, replay, suites, differential),
         *(coverage, generate, model, soak, drift, check, test, fuzz),
     )
     for name, members in (

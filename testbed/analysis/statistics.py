@@ -8,6 +8,9 @@ Wallace, "How not to lie with statistics", CACM 29(3), 1986).
 finished; the estimate is the geometric mean of the r_k.  What changes slowly on a machine hits both
 systems of a round and cancels.
 
+**Ratio of two runs.** Their rounds are not those of one time, so nothing is paired: the ratio of
+the geometric means, each run's trials resampled by themselves.
+
 **Interval.** The bootstrap of mean(log x): trials are drawn with replacement (every possible draw
 where there are few, else a fixed number from a fixed seed).  With few trials the plain percentile
 interval is too short, because the bootstrap's spread has a divisor of n instead of n - 1 and normal
@@ -17,7 +20,9 @@ instead of Student tails; the percentiles are therefore widened to the level a' 
 
 (the expanded percentile interval: Hesterberg, "What teachers should know about the bootstrap", The
 American Statistician 69(4), 2015).  `bca` gives the bias-corrected and accelerated
-interval (Efron, JASA 82, 1987) for comparison.  Fewer than three trials give no interval.
+interval (Efron, JASA 82, 1987) for comparison.  Fewer than three trials give no interval.  For the
+ratio of two runs each side's resampled means are spread by sqrt(n / (n - 1)) and the percentiles
+are those of Student's t with Welch's degrees of freedom (Biometrika 34, 1947).
 
 **Verdict.** With a smallest effect that matters, e (0.02 unless the experiment says otherwise):
 
@@ -86,6 +91,30 @@ def paired_ratio(
     return rate_interval([contender[k] / baseline[k] for k in rounds], confidence)
 
 
+def unpaired_ratio(
+    contender: Sequence[float], baseline: Sequence[float], confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Ratio of the geometric means of two independent sets of rates; None if one is empty.
+
+    `count` is that of the smaller set.
+    """
+    if not contender or not baseline:
+        return None
+    above, below = np.log(_positive(contender)), np.log(_positive(baseline))
+    difference = float(above.mean() - below.mean())
+    count = min(len(above), len(below))
+    if count < TRIALS_NEEDED:
+        return Interval(math.exp(difference), None, None, count)
+    # Seeds apart: equal data must not be drawn alike, or they would cancel.
+    spread = _spread_means(above, SEED) - _spread_means(below, SEED + 1)
+    t = -float(stdtrit(_welch_freedom(above, below), (1.0 - confidence) / 2))
+    tail = NormalDist().cdf(-t)
+    low, high = _quantiles(spread, tail, 1.0 - tail)
+    return Interval(
+        math.exp(difference), math.exp(difference + low), math.exp(difference + high), count
+    )
+
+
 def mean_interval(
     values: _Floats, confidence: float = CONFIDENCE
 ) -> tuple[float | None, float | None]:
@@ -126,6 +155,25 @@ def bca(values: _Floats, confidence: float = CONFIDENCE) -> tuple[float | None, 
         shifted = bias + normal.inv_cdf(level)
         tails.append(normal.cdf(bias + shifted / (1.0 - acceleration * shifted)))
     return _quantiles(means, tails[0], tails[1])
+
+
+def _spread_means(values: _Floats, seed: int) -> _Floats:
+    """Deviations of resampled means from the mean, with the spread of n - 1."""
+    count = len(values)
+    draws = np.random.default_rng(seed).integers(0, count, size=(RESAMPLES, count))
+    deviations: _Floats = values[draws].mean(axis=1) - values.mean()
+    deviations *= math.sqrt(count / (count - 1))
+    return deviations
+
+
+def _welch_freedom(above: _Floats, below: _Floats) -> float:
+    """Welch's degrees of freedom of a difference of means; the smaller set's where none varies."""
+    parts = [float(values.var(ddof=1)) / len(values) for values in (above, below)]
+    if sum(parts) == 0.0:
+        return min(len(above), len(below)) - 1
+    return sum(parts) ** 2 / sum(
+        part**2 / (len(values) - 1) for part, values in zip(parts, (above, below), strict=True)
+    )
 
 
 def bootstrap_means(values: _Floats, resamples: int = RESAMPLES, seed: int = SEED) -> _Floats:

@@ -107,7 +107,9 @@ def compare_group(
 
     An instrumented run has counts and no speeds: counting exactly costs time.
     """
-    speeds = {system: {} if instrumented else _speeds(group.of(system)) for system in group.systems}
+    speeds = {
+        system: {} if instrumented else speeds_of(group.of(system)) for system in group.systems
+    }
     rows = tuple(_row(group, system, speeds, baseline, minimum_effect) for system in group.systems)
     present = [name for name in ladder if name in group.systems]
     steps = []
@@ -234,7 +236,7 @@ def status_of(samples: Sequence[Sample]) -> str:
     return "ok" if samples else "not run"
 
 
-def _speeds(samples: Sequence[Sample]) -> dict[int, float]:
+def speeds_of(samples: Sequence[Sample]) -> dict[int, float]:
     """Round -> steps/s.  Empty for a system with any wrong or failed trial: it has no speed."""
     if status_of(samples) != "ok":
         return {}
@@ -286,10 +288,10 @@ def _speed_table(comparison: Comparison) -> list[list[str]]:
             cells = [row.system, f"none: {why}", MISSING, MISSING]
         else:
             word = row.verdict
-            cells = [row.system, _interval(row.speed), _interval(row.ratio), word]
+            cells = [row.system, interval_text(row.speed), interval_text(row.ratio), word]
         cells.append(f"{row.ok}/{row.trials}" + (f" ({row.noisy} noisy)" if row.noisy else ""))
         if has_native:
-            cells.insert(3, _interval(row.ratio_to_native))
+            cells.insert(3, interval_text(row.ratio_to_native))
         table.append(cells)
     return table
 
@@ -329,23 +331,28 @@ def _processor_table(comparison: Comparison) -> list[list[str]]:
 def _ladder_table(comparison: Comparison) -> list[list[str]]:
     table = [["from", "to", "ratio", "verdict"]]
     for step in comparison.ladder:
-        table.append([step.before, step.after, _interval(step.ratio), step.verdict])
+        table.append([step.before, step.after, interval_text(step.ratio), step.verdict])
     return table
 
 
 def _aligned(comparison: Comparison) -> str:
     lines = [comparison.group.title, "=" * len(comparison.group.title)]
     for heading, table in _tables(comparison):
-        widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-        lines.append(f"-- {heading}")
-        for row in table:
-            cells = [
-                cell.ljust(width) if column == 0 else cell.rjust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  ".join(cells).rstrip())
+        lines += [f"-- {heading}", *text_table(table)]
     lines += _notes(comparison)
     return "\n".join(lines)
+
+
+def text_table(table: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Aligned lines; the first `left` columns are words, the others figures."""
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
 
 
 def _notes(comparison: Comparison) -> list[str]:
@@ -380,7 +387,7 @@ def _markdown_table(table: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _interval(value: Interval | None) -> str:
+def interval_text(value: Interval | None) -> str:
     if value is None:
         return MISSING
     text = _significant(value.estimate)

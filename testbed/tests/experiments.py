@@ -82,8 +82,13 @@ def events_of(system: str, speed: float, calls: int = 200) -> list[dict[str, Any
 class FakeExecutor:
     """Runs nothing: gives made-up outcomes, or the status asked for by trial id."""
 
-    def __init__(self, statuses: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        statuses: Mapping[str, str] | None = None,
+        speeds: Mapping[str, float] | None = None,
+    ) -> None:
         self.ran: list[str] = []
+        self._speeds = dict(speeds or SPEEDS)
         self.closed = 0
         self._statuses = dict(statuses or {})
 
@@ -93,7 +98,7 @@ class FakeExecutor:
         status = self._statuses.get(trial.id, "ok")
         # Every second round the made-up machine is a third slower for every system.
         slow = 1.0 if trial.round % 2 else 2.0 / 3.0
-        events = events_of(trial.system.name, SPEEDS[trial.system.name] * slow)
+        events = events_of(trial.system.name, self._speeds[trial.system.name] * slow)
         return TrialOutcome(
             TrialResult(status, detail="" if status == "ok" else "made up", wall_s=0.5),
             events,
