@@ -19,7 +19,8 @@ struct page {
     uint32_t next;   /* free list or deferred list (first page) */
     uint32_t previous;
     uint8_t used;
-    uint8_t held; /* may stay for long (first page) */
+    uint8_t held;   /* may stay for long (first page) */
+    uint32_t shown; /* how many let the application see the data (first page) */
 };
 
 struct wh_arena {
@@ -177,10 +178,34 @@ uint64_t wh_arena_held_bytes(const struct wh_arena *arena)
     return (uint64_t)arena->held_pages * WH_PAGE_BYTES;
 }
 
+void wh_arena_show(struct wh_arena *arena, uint64_t location, int change)
+{
+    arena->pages[page_of(arena, location)].shown += (uint32_t)change;
+}
+
+uint64_t wh_arena_next_shown(const struct wh_arena *arena, uint64_t location, uint64_t *size_bytes)
+{
+    uint32_t first = 0;
+    if (location != 0) {
+        first = page_of(arena, location);
+        first += arena->pages[first].length;
+    }
+    while (first < arena->page_count &&
+           (!arena->pages[first].used || arena->pages[first].shown == 0)) {
+        first += arena->pages[first].length;
+    }
+    if (first >= arena->page_count) {
+        return 0;
+    }
+    *size_bytes = (uint64_t)arena->pages[first].length * WH_PAGE_BYTES - WH_BLOCK_HEADER_BYTES;
+    return location_of(arena, first);
+}
+
 void wh_arena_free(struct wh_arena *arena, uint64_t location)
 {
     uint32_t first = page_of(arena, location);
     uint32_t length = arena->pages[first].length;
+    arena->pages[first].shown = 0;
     if (arena->pages[first].held) {
         arena->pages[first].held = 0;
         arena->held_pages -= length;

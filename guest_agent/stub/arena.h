@@ -29,6 +29,14 @@ void wh_arena_defer(struct wh_arena *arena, uint64_t location);
 void wh_arena_hold(struct wh_arena *arena, uint64_t location);
 uint64_t wh_arena_held_bytes(const struct wh_arena *arena);
 
+/* One more or one less (change 1 or -1) that lets the application see the block's data; freeing it
+ * ends them all. */
+void wh_arena_show(struct wh_arena *arena, uint64_t location, int change);
+
+/* The first block behind this location (0 to begin) that the application sees, 0 if none; the
+ * bytes from there to the block's end. */
+uint64_t wh_arena_next_shown(const struct wh_arena *arena, uint64_t location, uint64_t *size_bytes);
+
 /* Frees deferred blocks that are no longer busy, looking at no more than `limit` busy ones; returns
  * how many those were. */
 uint32_t wh_arena_reap(struct wh_arena *arena, uint32_t limit);

@@ -494,6 +494,20 @@ void wh_backing_free(struct wh_backing *backing, bool known_to_worker)
     backing->location = 0;
 }
 
+void wh_backing_show(const struct wh_backing *backing, bool shown)
+{
+    int error = 0;
+    if (backing->location == 0 || wh_session_serial() != backing->serial) {
+        return;
+    }
+    struct wh_client *client = wh_client_get(&error);
+    if (client != NULL) {
+        pthread_mutex_lock(&client->arena_lock);
+        wh_arena_show(client->buffers, backing->location, shown ? 1 : -1);
+        pthread_mutex_unlock(&client->arena_lock);
+    }
+}
+
 void wh_staging_free(struct wh_staging *staging)
 {
     struct wh_client *client = client_of(staging);

@@ -149,6 +149,10 @@ struct wh_backing {
 int wh_backing_take(struct wh_backing *backing, size_t size_bytes);
 void wh_backing_free(struct wh_backing *backing, bool known_to_worker); /* of location 0: nothing */
 
+/* The application is given a pointer into it, or one less: what it sees so, a child of a fork sees,
+ * too. */
+void wh_backing_show(const struct wh_backing *backing, bool shown);
+
 /*
  * Publishes without waiting. Returns 0 or -errno (session dead). With the one-way switch off it
  * waits for an empty reply, so that wh_take_async_error then gives this call's own error. Ends the

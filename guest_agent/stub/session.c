@@ -72,14 +72,90 @@ static void free_thread(void *argument)
     free(thread);
 }
 
+/*
+ * Forking. A child inherits nothing of the session's memory, but what the application sees of it -
+ * mapped buffers - is the child's, too, as it was at the fork, and the child may write to it. So
+ * the parent copies it before, and the child moves the copies to where the memory was. (A private
+ * mapping of the session's memory would go on changing with it.)
+ */
+struct wh_snapshot {
+    struct wh_snapshot *next;
+    uint8_t *original;
+    uint64_t size_bytes;
+    void *copy;
+};
+
+static struct wh_snapshot *snapshots;
+
+/* Without memory for it the child gets a signal when it touches the original. */
+static void take_snapshot(uint8_t *original, uint64_t size_bytes)
+{
+    struct wh_snapshot *snapshot = malloc(sizeof(*snapshot));
+    void *copy = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (snapshot == NULL || copy == MAP_FAILED) {
+        free(snapshot);
+        if (copy != MAP_FAILED) {
+            munmap(copy, size_bytes);
+        }
+        return;
+    }
+    memcpy(copy, original, size_bytes);
+    *snapshot = (struct wh_snapshot){snapshots, original, size_bytes, copy};
+    snapshots = snapshot;
+}
+
+static void take_snapshots(struct wh_client *client)
+{
+    uint64_t size_bytes = 0;
+    pthread_mutex_lock(&client->arena_lock);
+    for (uint64_t location = wh_arena_next_shown(client->buffers, 0, &size_bytes); location != 0;
+         location = wh_arena_next_shown(client->buffers, location, &size_bytes)) {
+        /* Whole pages: from the block's header on. */
+        take_snapshot(client->arena_base + location - WH_BLOCK_HEADER_BYTES,
+                      size_bytes + WH_BLOCK_HEADER_BYTES);
+    }
+    pthread_mutex_unlock(&client->arena_lock);
+}
+
+static void drop_snapshot(const struct wh_snapshot *snapshot)
+{
+    munmap(snapshot->copy, snapshot->size_bytes);
+}
+
+/* Another library's handler may have mapped something there meanwhile; that stays. */
+static void move_snapshot(const struct wh_snapshot *snapshot)
+{
+    void *place = mmap(snapshot->original, snapshot->size_bytes, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (place == snapshot->original) {
+        mremap(snapshot->copy, snapshot->size_bytes, snapshot->size_bytes,
+               MREMAP_MAYMOVE | MREMAP_FIXED, place);
+    }
+}
+
+static void end_snapshots(void (*end)(const struct wh_snapshot *snapshot))
+{
+    while (snapshots != NULL) {
+        struct wh_snapshot *snapshot = snapshots;
+        snapshots = snapshot->next;
+        end(snapshot);
+        free(snapshot);
+    }
+}
+
 static void before_fork(void)
 {
     pthread_mutex_lock(&open_lock);
     pthread_mutex_lock(&threads_lock);
+    if (current != NULL && wh_client_uses_shm(current)) {
+        take_snapshots(current);
+    }
 }
 
 static void after_fork_in_parent(void)
 {
+    end_snapshots(drop_snapshot);
     pthread_mutex_unlock(&threads_lock);
     pthread_mutex_unlock(&open_lock);
 }
@@ -108,6 +184,7 @@ static void after_fork_in_child(void)
 {
     pthread_mutex_init(&threads_lock, NULL);
     pthread_mutex_init(&open_lock, NULL);
+    end_snapshots(move_snapshot);
     if (current != NULL) {
         close_descriptors(current);
         /* No thread that used it exists here; the mapping was not inherited. */

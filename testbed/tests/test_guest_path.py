@@ -119,6 +119,13 @@ def test_callbacks_and_printing_kernels(served: ServedGuest, tmp_path: Path) -> 
         assert done.stdout == native.stdout, scenario
 
 
+def test_a_forked_child_has_what_was_mapped(served: ServedGuest, tmp_path: Path) -> None:
+    served.vm.ssh.put({"/tmp/hard": compile_client(tmp_path, "opencl_hard")})
+    done = served.vm.guest.run(["/tmp/hard", "fork_sees_maps"], timeout_s=LIMIT_S)
+    assert done.status == 0, done.stderr
+    assert done.stdout.splitlines() == ["fork_sees_maps ok"]
+
+
 def test_programs_include_the_guests_files_alone(served: ServedGuest, tmp_path: Path) -> None:
     """The headers of `includes` are made in the guest; one that only the host has is missing."""
     client = compile_client(tmp_path, "opencl_programs")

@@ -24,6 +24,19 @@ __attribute__((constructor)) static void protect_fork(void)
     pthread_atfork(lock_maps, unlock_maps, unlock_maps);
 }
 
+/* A map in place shows the application the memory of the object, or of the buffer that it is a part
+ * of. */
+static void show(const struct wh_cl_object *mem, const struct wh_cl_map *map, bool shown)
+{
+    if (!map->in_place) {
+        return;
+    }
+    while (mem->u.of_mem.backing.location == 0 && mem->parent->kind == WH_KIND_MEM) {
+        mem = mem->parent;
+    }
+    wh_backing_show(&mem->u.of_mem.backing, shown);
+}
+
 struct wh_cl_map *wh_cl_map_new(void *address, size_t size, cl_map_flags flags)
 {
     struct wh_cl_map *map = calloc(1, sizeof(*map));
@@ -59,6 +72,7 @@ void wh_cl_maps_free(struct wh_cl_object *mem)
     while (mem->u.of_mem.maps != NULL) {
         struct wh_cl_map *map = mem->u.of_mem.maps;
         mem->u.of_mem.maps = map->next;
+        show(mem, map, false);
         wh_cl_map_free(map);
     }
 }
@@ -80,6 +94,7 @@ void wh_cl_map_add(struct wh_cl_object *mem, struct wh_cl_map *map)
     map->next = mem->u.of_mem.maps;
     mem->u.of_mem.maps = map;
     pthread_mutex_unlock(&map_lock);
+    show(mem, map, true);
 }
 
 struct wh_cl_map *wh_cl_map_take(struct wh_cl_object *mem, const void *address)
@@ -94,5 +109,8 @@ struct wh_cl_map *wh_cl_map_take(struct wh_cl_object *mem, const void *address)
         *link = map->next;
     }
     pthread_mutex_unlock(&map_lock);
+    if (map != NULL) {
+        show(mem, map, false);
+    }
     return map;
 }

@@ -79,6 +79,36 @@ static void step_block(struct wh_arena *arena, struct block *block, uint32_t ran
     }
 }
 
+/* Blocks that are shown are found, in order, and no others. */
+static void check_shown(struct wh_arena *arena)
+{
+    uint64_t size_bytes = 0;
+    uint64_t locations[5];
+    for (int i = 0; i < 5; i++) {
+        locations[i] = wh_arena_alloc(arena, (uint64_t)(i + 1) * WH_PAGE_BYTES);
+        wh_arena_show(arena, locations[i], 1);
+    }
+    wh_arena_show(arena, locations[1], 1);
+    wh_arena_show(arena, locations[1], -1);
+    wh_arena_show(arena, locations[2], -1);
+    wh_arena_free(arena, locations[0]);
+    uint64_t found = wh_arena_next_shown(arena, 0, &size_bytes);
+    if (found != locations[1] || size_bytes != 3 * WH_PAGE_BYTES - WH_BLOCK_HEADER_BYTES) {
+        fail("the first block that is shown is not found", 0);
+    }
+    found = wh_arena_next_shown(arena, found, &size_bytes);
+    if (found != locations[3] || wh_arena_next_shown(arena, found, &size_bytes) != locations[4] ||
+        wh_arena_next_shown(arena, locations[4], &size_bytes) != 0) {
+        fail("not all that are shown are found, or others", 0);
+    }
+    for (int i = 1; i < 5; i++) {
+        wh_arena_free(arena, locations[i]);
+    }
+    if (wh_arena_next_shown(arena, 0, &size_bytes) != 0) {
+        fail("a free block is shown", 0);
+    }
+}
+
 int main(void)
 {
     uint8_t *base = aligned_alloc(WH_PAGE_BYTES, (size_t)PAGES * WH_PAGE_BYTES);
@@ -99,6 +129,7 @@ int main(void)
             step_block(arena, &blocks[i], 1, STEPS + i);
         }
     }
+    check_shown(arena);
     /* Everything has grown together again. */
     if (wh_arena_alloc(arena, wh_arena_largest(arena)) == 0) {
         fail("the empty arena is in pieces", STEPS);

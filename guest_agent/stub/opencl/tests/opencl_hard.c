@@ -10,6 +10,7 @@
 #include "scenarios.h"
 
 #include <pthread.h>
+#include <sys/wait.h>
 
 #define MIB ((size_t)1 << 20)
 
@@ -917,6 +918,95 @@ static void host_pointer(void)
     free(host);
 }
 
+static int *map_ints(cl_mem buffer, size_t offset, size_t count)
+{
+    cl_int error = CL_SUCCESS;
+    int *at = clEnqueueMapBuffer(queue, buffer, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, offset * 4,
+                                 count * 4, 0, NULL, NULL, &error);
+    OK(error);
+    return at;
+}
+
+/* A child of a fork, and its child: what was mapped is as it was at the fork, and their own. */
+static void look_in_children(int *whole, int *part, int *small, int from_parent)
+{
+    char byte;
+    int status = 0;
+    EXPECT(read(from_parent, &byte, 1), 1); /* the parent has written to it since */
+    EXPECT(whole[0], 1);
+    EXPECT(whole[2000], 2);
+    EXPECT(part[7], 3);
+    EXPECT(small[0], 4);
+    whole[0] = 10;
+    small[0] = 40;
+    pid_t grandchild = fork();
+    if (grandchild == 0) {
+        EXPECT(whole[0], 10);
+        EXPECT(part[7], 3);
+        EXPECT(small[0], 40);
+        whole[0] = 100;
+        _exit(0);
+    }
+    EXPECT(waitpid(grandchild, &status, 0), grandchild);
+    EXPECT(status, 0);
+    EXPECT(whole[0], 10);
+    _exit(0);
+}
+
+static void fork_sees_maps(void)
+{
+    enum { N = 4096 };
+    cl_int error = CL_SUCCESS;
+    cl_buffer_region region = {N, 1024};
+    int pipe_ends[2];
+    int status = 0;
+    cl_mem whole_buffer = buffer_of(N * 4);
+    cl_mem other_buffer = buffer_of(N * 4);
+    cl_mem small_buffer = buffer_of(64);
+    cl_mem part_buffer = clCreateSubBuffer(other_buffer, CL_MEM_READ_WRITE,
+                                           CL_BUFFER_CREATE_TYPE_REGION, &region, &error);
+    OK(error);
+    int *whole = map_ints(whole_buffer, 0, N);
+    int *upper = map_ints(whole_buffer, N / 2, N / 2);
+    int *part = map_ints(part_buffer, 0, 256);
+    int *small = map_ints(small_buffer, 0, 16);
+    whole[0] = 1;
+    whole[2000] = 2;
+    part[7] = 3;
+    small[0] = 4;
+    EXPECT(pipe(pipe_ends), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        look_in_children(whole, part, small, pipe_ends[0]);
+    }
+    EXPECT(child > 0, 1);
+    whole[0] = 5;
+    whole[2000] = 6;
+    part[7] = 7;
+    small[0] = 8;
+    EXPECT(write(pipe_ends[1], "", 1), 1);
+    EXPECT(waitpid(child, &status, 0), child);
+    EXPECT(status, 0);
+    EXPECT(whole[0], 5);
+    EXPECT(part[7], 7);
+    OK(clEnqueueUnmapMemObject(queue, whole_buffer, upper, 0, NULL, NULL));
+    OK(clEnqueueUnmapMemObject(queue, whole_buffer, whole, 0, NULL, NULL));
+    OK(clEnqueueUnmapMemObject(queue, part_buffer, part, 0, NULL, NULL));
+    OK(clEnqueueUnmapMemObject(queue, small_buffer, small, 0, NULL, NULL));
+    OK(clReleaseMemObject(part_buffer));
+    int got[2] = {0, 0};
+    OK(clEnqueueReadBuffer(queue, whole_buffer, CL_TRUE, 0, 4, &got[0], 0, NULL, NULL));
+    OK(clEnqueueReadBuffer(queue, other_buffer, CL_TRUE, N + 28, 4, &got[1], 0, NULL, NULL));
+    EXPECT(got[0], 5);
+    EXPECT(got[1], 7);
+    OK(clReleaseMemObject(whole_buffer));
+    OK(clReleaseMemObject(other_buffer));
+    OK(clReleaseMemObject(small_buffer));
+    close(pipe_ends[0]);
+    close(pipe_ends[1]);
+}
+
 static void long_kernel_async_read(void)
 {
     int value[2] = {0, 0};
@@ -1003,6 +1093,7 @@ int main(int argc, char **argv)
         S(queue_released_first),
         S(gated_queue_released),
         S(host_pointer),
+        S(fork_sees_maps),
         S(long_kernel_async_read),
         S(events_many),
     };
