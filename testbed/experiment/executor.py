@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -98,7 +99,8 @@ class Executor:
         chosen = system(trial.system.preset, trial.system.overrides, trial.system.name)
         guest = self._guest_for(trial)
         if guest is not None:
-            guest.deploy(subject, trial.form)
+            with self._guest_ends_with_an_error():
+                guest.deploy(subject, trial.form)
         watch = NoiseWatch(with_guest=guest is not None)
         begin_s = time.process_time()
         if guest is not None:
@@ -227,15 +229,21 @@ class Executor:
         subject: Subject,
         files: TrialFiles,
     ) -> Attempt:
-        """Run a trial in a guest; one that hung or broke gets no further trial, the next boots."""
-        try:
+        """Run a trial in a guest; one in which a program hung gets no further trial."""
+        with self._guest_ends_with_an_error():
             attempt = self._in_guest(guest, trial, chosen, subject, files)
-        except TestbedError:
-            self.close()
-            raise
         if attempt.timed_out:
             self.close()
         return attempt
+
+    @contextmanager
+    def _guest_ends_with_an_error(self) -> Iterator[None]:
+        """A guest in which something broke gets no further trial: the next one boots its own."""
+        try:
+            yield
+        except TestbedError:
+            self.close()
+            raise
 
     def _in_guest(
         self,

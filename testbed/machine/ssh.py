@@ -9,7 +9,8 @@ import socket
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,8 +24,10 @@ from testbed.errors import TestbedError
 CONNECT_TIMEOUT_S = 60.0
 TRY_TIMEOUT_S = 15.0
 CONNECT_POLL_S = 0.1
-COPY_TIMEOUT_S = 300.0
+COPY_TIMEOUT_S = 120.0
+BREAK_GRACE_S = 5.0  # what closing a channel may take beyond its limit
 READ_BYTES = 65536
+SEND_BYTES = 1 << 20
 CHANNEL_POLL_S = 0.5
 
 Stream = Literal["stdout", "stderr"]
@@ -66,6 +69,14 @@ def generate_key_pair() -> KeyPair:
     return KeyPair(private, public.decode())
 
 
+class _NoAnswerError(Exception):
+    """The other side let a limit pass without an answer."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"no answer for {limit_s:.0f} s")
+        self.limit_s = limit_s
+
+
 @dataclass(frozen=True)
 class SshResult:
     """How a program in the guest ended; `status` is -1 if a signal or a lost link ended it."""
@@ -99,12 +110,13 @@ class Ssh:
         `keep_stdin` the program's standard input stays open until it ends, so that a program can
         tell by its end that we are gone.  With `check` a non-zero status is an error.
         Raises TestbedError at the limit or if the connection breaks; the channel is closed then.
+        If the guest does not even answer to that, the connection is ended for all its users.
         """
         words = [*(f"{key}={value}" for key, value in (env or {}).items()), *argv]
         command = shlex.join(["env", *words] if env else words)
         started_s = time.monotonic()
         try:
-            with self._transport.open_session(timeout=TRY_TIMEOUT_S) as channel:
+            with self._channel(timeout_s) as channel:
                 channel.exec_command(command)
                 _feed(channel, stdin, not keep_stdin)
                 stdout, stderr = _collect(channel, started_s + timeout_s, on_output)
@@ -113,6 +125,12 @@ class Ssh:
             raise TestbedError(
                 f"`{_short(argv)}` in {self._where} was stopped at its limit of {timeout_s:.0f} s",
                 "see the guest's console log",
+            ) from error
+        except _NoAnswerError as error:
+            raise TestbedError(
+                f"{self._where} did not answer for {error.limit_s:.0f} s when"
+                f" `{_short(argv)}` was to run there",
+                "it hangs or is gone: see the guest's console log",
             ) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise TestbedError(
@@ -127,6 +145,39 @@ class Ssh:
                 f"{said[-1] if said else 'it said nothing'}"
             )
         return result
+
+    @contextmanager
+    def _channel(self, timeout_s: float) -> Iterator[paramiko.Channel]:
+        """A channel whose user has `timeout_s`; a little later the connection is ended.
+
+        paramiko waits without limit for the answer to a request, and for its turn to write while
+        a guest takes no data.  The end of the connection ends these waits, wherever they are.
+        """
+        opened: list[paramiko.Channel] = []
+        ended = threading.Event()
+        open_s = min(timeout_s, TRY_TIMEOUT_S)
+
+        def end() -> None:
+            ended.set()
+            self._transport.close()
+            for channel in opened:
+                channel.event.set()  # for a wait that began just after the connection's end
+
+        limit = threading.Timer(timeout_s + BREAK_GRACE_S, end)
+        limit.daemon = True
+        limit.start()
+        try:
+            with self._transport.open_session(timeout=open_s) as channel:
+                opened.append(channel)
+                yield channel
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            if ended.is_set():
+                raise _NoAnswerError(timeout_s) from error
+            if not opened and self.is_open:
+                raise _NoAnswerError(open_s) from error
+            raise
+        finally:
+            limit.cancel()
 
     def put(self, files: Mapping[str, Path | bytes], timeout_s: float = COPY_TIMEOUT_S) -> None:
         """Copy files and directories to absolute paths in the guest, as one tar stream.
@@ -201,7 +252,6 @@ def _attempt(
     transport = paramiko.Transport(link)
     try:
         transport.banner_timeout = timeout_s
-        transport.auth_timeout = timeout_s
         transport.start_client(timeout=timeout_s)
         shown = transport.get_remote_server_key()
         if f"{shown.get_name()} {shown.get_base64()}" != " ".join(host_key.split()[:2]):
@@ -209,7 +259,15 @@ def _attempt(
                 f"{host}:{port} shows another host key than the VM we started",
                 "another program has taken the port; start again",
             )
-        transport.auth_publickey(user, key.key())
+        answered = threading.Event()
+        transport.auth_publickey(user, key.key(), answered)
+        if not answered.wait(timeout_s):
+            raise paramiko.SSHException("no answer to our key")
+        if not transport.is_authenticated():
+            # Only a guest that is still there has refused anything.
+            refused = transport.is_active()
+            kind = paramiko.AuthenticationException if refused else paramiko.SSHException
+            raise kind(str(transport.get_exception() or "no reason given"))
     except BaseException:
         transport.close()
         raise
@@ -221,7 +279,9 @@ def _feed(channel: paramiko.Channel, data: bytes, close: bool) -> None:
 
     def send() -> None:
         try:
-            channel.sendall(data)
+            # In pieces, as paramiko copies what is left of its argument for every packet.
+            for begin in range(0, len(data), SEND_BYTES):
+                channel.sendall(data[begin : begin + SEND_BYTES])
             if close:
                 channel.shutdown_write()
         except (OSError, EOFError, paramiko.SSHException):

@@ -169,8 +169,14 @@ def test_a_guest_that_hung_or_broke_gets_no_further_trial(
 ) -> None:
     log: list[str] = []
     faults: list[Any] = [TestbedError("the guest is gone"), "hang", None]
+    deploys: list[Any] = [TestbedError("no answer"), None, None, None]
 
     class Faulty(FakeGuest):
+        def deploy(self, subject: Subject, form: str) -> None:
+            super().deploy(subject, form)
+            if fault := deploys.pop(0):
+                raise fault
+
         def run(
             self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, logs: Path
         ) -> Attempt:
@@ -186,13 +192,15 @@ def test_a_guest_that_hung_or_broke_gets_no_further_trial(
 
     executor = Executor(settings(tmp_path, boot))
     first, second, third = make_plan(example(), "tcg", ["guest"])[:3]
+    with pytest.raises(TestbedError, match="no answer"):
+        executor.run(first, files)
     with pytest.raises(TestbedError, match="the guest is gone"):
         executor.run(first, files)
     assert executor.run(second, files).result.status == "timeout"
     assert executor.run(third, files).result.status == "ok"
     executor.close()
     lives = [line.split()[0] for line in log if not line.startswith("run")]
-    assert lives == ["boot", "close"] * 3
+    assert lives == ["boot", "close"] * 4
 
 
 def test_a_guest_where_none_can_be_booted_is_a_clear_error(
