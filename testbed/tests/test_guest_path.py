@@ -126,6 +126,22 @@ def test_a_forked_child_has_what_was_mapped(served: ServedGuest, tmp_path: Path)
     assert done.stdout.splitlines() == ["fork_sees_maps ok"]
 
 
+def test_a_library_that_is_loaded_again_keeps_its_session(
+    served: ServedGuest, tmp_path: Path
+) -> None:
+    """The objects of an unloaded library live on; a thousand loads take one slot, until the end."""
+    client = compile_client(tmp_path, "opencl_unload", "-Wl,--as-needed")
+    served.vm.ssh.put({"/tmp/unload": client})
+    names = scenarios(client)
+    done = served.vm.guest.run(["/tmp/unload", *names], timeout_s=LIMIT_S)
+    assert done.status == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{name} ok" for name in names]
+    again = ["sh", "-c", "yes | /tmp/unload reload"]
+    done = served.vm.guest.run(again, timeout_s=LIMIT_S)
+    assert done.status == 0, done.stderr
+    wait_until_unused(served)
+
+
 def test_programs_include_the_guests_files_alone(served: ServedGuest, tmp_path: Path) -> None:
     """The headers of `includes` are made in the guest; one that only the host has is missing."""
     client = compile_client(tmp_path, "opencl_programs")
