@@ -21,7 +21,7 @@ def c_sources() -> list[Path]:
     """C files that follow our layout (the QEMU patches follow QEMU's)."""
     found = [
         path
-        for top in ("guest_agent", "host_server", "testbed")
+        for top in ("guest_agent", "host_server", "testbed", "workloads")
         for pattern in ("**/*.c", "**/*.h")
         for path in (ROOT / top).glob(pattern)
         # The driver is kernel code and follows the kernel's layout; golden files are generated.

@@ -18,13 +18,15 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from testbed.errors import TestbedError
+from testbed.experiment.workload import OwnMetric
 
+OWN_METRIC = "program."  # before the name of a metric that a program prints itself
 LINE_LIMIT = 1 << 16
 OUTPUT_LIMIT_BYTES = 64 << 20
 STEPS_LIMIT = 1_000_000
@@ -121,6 +123,31 @@ def read_pattern(timed_lines: Iterable[tuple[int, str]], pattern: str) -> Trajec
         steps.append(Step(index=index, t_ns=t_ns, loss=loss, loss_bits=bits))
         _check_order(number, steps)
     return Trajectory(steps=tuple(steps))
+
+
+def read_metrics(
+    timed_lines: Iterable[tuple[int, str]], wanted: Sequence[OwnMetric]
+) -> dict[str, float]:
+    """The figures that a program printed, by name; the last line that matches counts.
+
+    Raises TestbedError naming the metric that no line gives, or the line without a finite number.
+    """
+    found: dict[str, float] = {}
+    expressions = [(metric.name, re.compile(metric.pattern)) for metric in wanted]
+    for number, (_, line) in enumerate(timed_lines, 1):
+        for name, expression in expressions:
+            match = expression.search(line[:LINE_LIMIT])
+            if match is not None:
+                found[name] = _number(number, name, match["value"] or "")
+                if not math.isfinite(found[name]):
+                    raise _error(number, f"has {match['value']!r} for `{name}`")
+    for metric in wanted:
+        if metric.name not in found:
+            raise TestbedError(
+                f"no line of the program's output gives the metric `{metric.name}`",
+                f"its pattern is {metric.pattern!r}; see the trial's log",
+            )
+    return {f"{OWN_METRIC}{name}": value for name, value in found.items()}
 
 
 def _event(number: int, line: str) -> dict[str, Any] | None:

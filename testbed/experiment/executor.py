@@ -186,7 +186,6 @@ class Executor:
     ) -> Attempt:
         stdout, stderr = files.log_directory / "stdout.log", files.log_directory / "stderr.log"
         argv = self._argv(trial, subject, subject.bundle.directory)
-        pattern = subject.expectation(trial.form).pattern
         end = run_program(
             argv,
             environment,
@@ -194,7 +193,7 @@ class Executor:
             stdout,
             stderr,
             trial.timeout_s,
-            timed_lines=pattern is not None,
+            timed_lines=trial.form == "application" and subject.expectation(trial.form).reads_lines,
         )
         return Attempt(
             status=end.status,

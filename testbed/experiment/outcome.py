@@ -12,12 +12,12 @@ from typing import Any
 
 from testbed.analysis.measure import Metric, measure
 from testbed.errors import TestbedError
-from testbed.experiment.events import Trajectory, read_events, read_pattern
+from testbed.experiment.events import Trajectory, read_events, read_metrics, read_pattern
 from testbed.experiment.gate import Verdict, check_replay, check_trajectory
 from testbed.experiment.plan import Trial
 from testbed.experiment.record import TrialResult
 from testbed.experiment.runner import TrialOutcome
-from testbed.experiment.workload import Command, Workload
+from testbed.experiment.workload import Command, OwnMetric, Workload
 
 Event = dict[str, Any]
 
@@ -71,6 +71,17 @@ class Expectation:
         task = self.workload.task
         return task.step_pattern if isinstance(task, Command) else None
 
+    @property
+    def own_metrics(self) -> tuple[OwnMetric, ...]:
+        """The figures that are looked for in the program's output."""
+        task = self.workload.task
+        return task.metrics if isinstance(task, Command) else ()
+
+    @property
+    def reads_lines(self) -> bool:
+        """Whether the program's lines are needed, besides its event lines."""
+        return self.pattern is not None or bool(self.own_metrics)
+
 
 def assemble(
     trial: Trial, expectation: Expectation, attempt: Attempt, noise: Mapping[str, Any]
@@ -87,7 +98,13 @@ def assemble(
         status, detail = "failed", str(error)
     warmup_steps = expectation.workload.warmup_steps
     metrics: dict[str, Metric] = measure(events, warmup_steps)
-    if status == "ok" and "steps_per_s" not in metrics:
+    own = expectation.own_metrics if trial.form == "application" else ()
+    if status == "ok":
+        try:
+            metrics.update(read_metrics(attempt.lines, own))
+        except TestbedError as error:
+            status, detail = "failed", str(error)
+    if status == "ok" and "steps_per_s" not in metrics and not own:
         status, detail = "failed", "it printed too few steps to have a speed"
     return TrialOutcome(
         TrialResult(status, detail[:DETAIL_LIMIT], attempt.wall_s, metrics),

@@ -17,10 +17,12 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,9 +31,10 @@ from pathlib import Path, PurePosixPath
 from testbed.errors import TestbedError
 from testbed.experiment import zoo
 from testbed.experiment.client import kept_environment
-from testbed.experiment.events import Trajectory, read_events
+from testbed.experiment.events import Trajectory, read_events, read_pattern
 from testbed.experiment.workload import WORKLOADS, Command, Data, Model, Package, Workload
 from testbed.machine.artifacts import artifact, artifact_key, cache_dir, log_path, run_logged
+from testbed.machine.native_build import COMPILE_LIMIT_S, COMPILER, compiler_version
 
 PROGRAM = WORKLOADS / "programs" / "train_tinygrad.py"
 CLASSES = 10
@@ -40,8 +43,12 @@ DIGITS_HALF_RANGE = 8  # pixels are 0..16; /8 - 1 is exact in float32
 
 DOWNLOAD_TIMEOUT_S = 300.0
 COMPILE_TIMEOUT_S = 300.0
+COMPILE_FLAGS = ("-O2", "-g", "-std=gnu11", "-Wall", "-Wextra", "-pthread")
+LIBRARIES = ("-l:libOpenCL.so.1", "-lm", "-ldl")
 CONDITIONS_TIMEOUT_S = 120.0
 TENSOR_BYTES_LIMIT = 1 << 30
+
+_PLACEHOLDER = re.compile(r"\{(?:dir|steps|warmup_steps)\}")
 
 Tensors = Mapping[str, tuple[str, tuple[int, ...], bytes]]
 
@@ -62,7 +69,12 @@ class Bundle:
         """The command line, with the bundle's copy at `directory` on the machine that runs it."""
         task = self.workload.task
         if isinstance(task, Command):
-            words = [word.replace("{dir}", str(directory)) for word in task.argv]
+            values = {
+                "{dir}": str(directory),
+                "{steps}": str(self.workload.steps),
+                "{warmup_steps}": str(self.workload.warmup_steps),
+            }
+            words = [_PLACEHOLDER.sub(lambda found: values[found[0]], word) for word in task.argv]
             return [
                 python if word == "python3" and not at else word for at, word in enumerate(words)
             ]
@@ -107,12 +119,15 @@ def prepare(workload: Workload, traced: bool = False) -> Bundle:
     return Bundle(workload, directory, artifact_key(inputs), base.data_sha256)
 
 
-def reference(bundle: Bundle) -> Trajectory:
+def reference(bundle: Bundle) -> Trajectory | None:
     """The trajectory of a native run on the host's accelerator, traced, not captured.
 
-    It is kept in the cache, keyed by the bundle and the accelerator.  Raises TestbedError.
+    That of a model is kept in the cache, keyed by the bundle and the accelerator.  A program has
+    one if it is deterministic.  Raises TestbedError.
     """
     base = _base_bundle(bundle.workload)
+    if isinstance(base.workload.task, Command):
+        return _command_reference(base, base.workload.task)
     inputs = {"base": base.key, "conditions": json.dumps(conditions(base), sort_keys=True)}
 
     def build(directory: Path) -> None:
@@ -122,6 +137,23 @@ def reference(bundle: Bundle) -> Trajectory:
 
     directory = artifact("reference", inputs, build)
     return read_events((directory / "events.jsonl").read_text(encoding="utf-8").splitlines())
+
+
+def _command_reference(bundle: Bundle, task: Command) -> Trajectory | None:
+    if not task.deterministic:
+        return None
+    with tempfile.TemporaryDirectory(prefix="wormhole-reference-") as folder:
+        output = Path(folder) / "output"
+        run_native(bundle, output, float(bundle.workload.timeout_s), Path(folder) / "log")
+        return read_command(task, output)
+
+
+def read_command(task: Command, output: Path) -> Trajectory:
+    """The steps in what a program printed to a file; without a time where a pattern finds them."""
+    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    if task.step_pattern is None:
+        return read_events(lines)
+    return read_pattern([(0, line) for line in lines], task.step_pattern)
 
 
 def run_native(
@@ -246,7 +278,9 @@ def _base_bundle(workload: Workload) -> Bundle:
     if isinstance(task, Model):
         inputs |= {"program": PROGRAM, "zoo": Path(zoo.__file__), "scikit-learn": _digits_version()}
     else:
-        inputs |= {f"file {path.name}": path for path in task.files}
+        inputs |= {f"file {path.name}": path for path in (*task.files, *task.compile)}
+        if task.compile:
+            inputs["compiler"] = compiler_version()
     site = _site(workload.packages)
     if site is not None:
         inputs["packages"] = site.name
@@ -260,6 +294,8 @@ def _base_bundle(workload: Workload) -> Bundle:
         else:
             for path in task.files:
                 shutil.copy(path, directory / path.name)
+            for path in task.compile:
+                _compile(path, directory / path.stem, log_path(f"bundle-{workload.name}", inputs))
 
     directory = artifact(f"bundle-{workload.name}", inputs, build)
     sha256 = ""
@@ -268,9 +304,20 @@ def _base_bundle(workload: Workload) -> Bundle:
     return Bundle(workload, directory, artifact_key(inputs), sha256)
 
 
+def _compile(source: Path, program: Path, log: Path) -> None:
+    """Make a C file a program that runs in a guest, too: guests have the host's C library."""
+    run_logged([COMPILER, *COMPILE_FLAGS, "-o", program, source, *LIBRARIES], log, COMPILE_LIMIT_S)
+
+
 def _task_parts(workload: Workload) -> tuple[object, ...]:
     """What of a workload decides what is computed; limits and documentation do not."""
-    return (workload.name, workload.task, workload.steps, workload.environment)
+    return (
+        workload.name,
+        workload.task,
+        workload.steps,
+        workload.warmup_steps if isinstance(workload.task, Command) else None,
+        workload.environment,
+    )
 
 
 def _write_job(directory: Path, workload: Workload, model: Model) -> None:

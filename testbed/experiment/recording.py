@@ -23,10 +23,16 @@ from testbed.errors import TestbedError
 from testbed.experiment.client import client_environment, kept_environment, vendor_folder
 from testbed.experiment.events import read_events
 from testbed.experiment.gate import check_trajectory
-from testbed.experiment.prepare import Bundle, conditions, kernel_cache_seed, reference
+from testbed.experiment.prepare import (
+    Bundle,
+    conditions,
+    kernel_cache_seed,
+    read_command,
+    reference,
+)
 from testbed.experiment.program import complaint_of, run_program
 from testbed.experiment.systems import system
-from testbed.experiment.workload import Model
+from testbed.experiment.workload import Command, Model
 from testbed.machine.artifacts import artifact
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import native_build
@@ -249,11 +255,15 @@ def function_names() -> Mapping[int, str]:
 def _check_run(bundle: Bundle, output: Path) -> None:
     """The recorded run must have computed what native computes, or its replays prove nothing."""
     workload = bundle.workload
-    if not isinstance(workload.task, Model):
+    native = reference(bundle)
+    if native is None:
         return
-    with output.open(encoding="utf-8", errors="replace") as lines:
-        observed = read_events(lines)
-    verdict = check_trajectory(reference(bundle), observed, workload.tolerance, workload.steps)
+    if isinstance(workload.task, Command):
+        observed = read_command(workload.task, output)
+    else:
+        with output.open(encoding="utf-8", errors="replace") as lines:
+            observed = read_events(lines)
+    verdict = check_trajectory(native, observed, workload.tolerance, workload.steps)
     if not verdict.passed:
         raise TestbedError(
             f"the recorded run of {workload.name} is wrong: {verdict.reason}",

@@ -17,7 +17,7 @@ from testbed.experiment.outcome import Expectation
 from testbed.experiment.plan import Trial
 from testbed.experiment.prepare import Bundle, prepare, reference
 from testbed.experiment.provenance import file_sha256
-from testbed.experiment.workload import Model, Workload, find_workload
+from testbed.experiment.workload import Command, Model, Workload, find_workload
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,9 @@ class Subject:
             "exact": self.workload.tolerance.is_exact,
             "packages": {p.name: [p.version, p.sha256] for p in self.workload.packages},
             "environment": dict(self.workload.environment),
+            "metrics": {metric.name: metric.unit for metric in task.metrics}
+            if isinstance(task, Command)
+            else {},
             "recording": None
             if self.recorded is None
             else {"sha256": self.recorded.sha256, "calls": self.recorded.calls},
@@ -80,7 +83,7 @@ def prepare_subjects(
         say(f"preparing {choice.label}: data, weights, native reference")
         workload = find_workload(choice.name).resized(choice.batch, choice.steps)
         bundle = prepare(workload)
-        trajectory = reference(bundle) if isinstance(workload.task, Model) else None
+        trajectory = reference(bundle)
         recorded = None
         if "replay" in wanted:
             say(f"recording the calls of {choice.label}")

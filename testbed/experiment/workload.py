@@ -34,6 +34,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 VERSION = re.compile(r"[0-9][A-Za-z0-9.+!-]*")
+METRIC = re.compile(r"[a-z][a-z0-9_]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 TRAINER = "tinygrad"  # what workloads/programs/train_tinygrad.py imports
@@ -100,16 +101,30 @@ class Model:
 
 
 @dataclass(frozen=True)
+class OwnMetric:
+    """A figure that a program prints: the group `value` of the last line that `pattern` matches."""
+
+    name: str
+    unit: str
+    pattern: str
+
+
+@dataclass(frozen=True)
 class Command:
     """Any program.  `{dir}` in its arguments is the folder where its `files` were put.
 
-    Without `step_pattern` the program prints event lines (see events.py); with it, each line that
-    the regular expression matches is a step, its groups `step` and `loss` being the values.
+    Each C file of `compile` becomes a program of its name there, linked with OpenCL.  Without
+    `step_pattern` the program prints event lines (see events.py); with it, each line that the
+    regular expression matches is a step, its groups `step` and `loss` being the values.  The losses
+    of a `deterministic` program must be those of a native run.
     """
 
     argv: tuple[str, ...]
     files: tuple[Path, ...]
     step_pattern: str | None
+    compile: tuple[Path, ...] = ()
+    metrics: tuple[OwnMetric, ...] = ()
+    deterministic: bool = False
 
 
 @dataclass(frozen=True)
@@ -276,42 +291,67 @@ def _command(section: Section) -> Command:
     argv = inner.texts("argv")
     if not argv or not argv[0]:
         raise inner.error("argv", "is empty", "write the program and its arguments as a list")
-    files = tuple(_file(inner, text) for text in inner.texts("files", ()))
-    names = [path.name for path in files]
+    files = _files(inner, "files")
+    sources = _files(inner, "compile")
+    for source in sources:
+        if source.suffix != ".c":
+            raise inner.error("compile", f"names {source.name}", "it takes C files (`.c`) alone")
+    names = [*(path.name for path in files), *(path.stem for path in sources)]
     if len(set(names)) != len(names):
         raise inner.error("files", "has two files of one name", "they share a folder: rename one")
     pattern = inner.text("step_pattern", None)
     if pattern is not None:
-        _check_pattern(inner, pattern)
+        _check_pattern(inner, "step_pattern", pattern, ("step", "loss"))
+    metrics = tuple(_own_metric(item) for item in inner.sections("metrics", ()))
+    metric_names = [metric.name for metric in metrics]
+    if len(set(metric_names)) != len(metric_names):
+        raise inner.error("metrics", "has two of one name", "rename one")
+    deterministic = inner.boolean("deterministic", False)
     inner.finish()
-    return Command(argv=argv, files=files, step_pattern=pattern)
+    return Command(argv, files, pattern, sources, metrics, deterministic)
 
 
-def _file(section: Section, text: str) -> Path:
-    """A file beside the workload; nothing outside that folder can be named."""
-    relative = PurePosixPath(text)
-    if relative.is_absolute() or ".." in relative.parts:
-        raise section.error("files", f"names `{text}`", "give a path below the workload's folder")
-    path = section.path.parent / relative
-    if not path.is_file():
-        raise section.error("files", f"names {path}, which is no file", "check the path")
-    return path
+def _own_metric(section: Section) -> OwnMetric:
+    metric = OwnMetric(
+        name=_matching(section, "name", METRIC, "lower-case letters, digits and `_`"),
+        unit=section.text("unit"),
+        pattern=section.text("pattern"),
+    )
+    _check_pattern(section, "pattern", metric.pattern, ("value",))
+    if "value" not in re.compile(metric.pattern).groupindex:
+        raise section.error("pattern", "has no group `value`", "write it as (?P<value>...)")
+    section.finish()
+    return metric
 
 
-def _check_pattern(section: Section, pattern: str) -> None:
+def _files(section: Section, key: str) -> tuple[Path, ...]:
+    """Files beside the workload; nothing outside that folder can be named."""
+    found: list[Path] = []
+    for text in section.texts(key, ()):
+        relative = PurePosixPath(text)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise section.error(key, f"names `{text}`", "give a path below the workload's folder")
+        path = section.path.parent / relative
+        if not path.is_file():
+            raise section.error(key, f"names {path}, which is no file", "check the path")
+        found.append(path)
+    return tuple(found)
+
+
+def _check_pattern(section: Section, key: str, pattern: str, allowed: tuple[str, ...]) -> None:
+    """A regular expression whose named groups are among `allowed`."""
     if len(pattern) > PATTERN_LIMIT:
-        raise section.error("step_pattern", f"is longer than {PATTERN_LIMIT} characters")
+        raise section.error(key, f"is longer than {PATTERN_LIMIT} characters")
     try:
         groups = re.compile(pattern).groupindex
     except re.error as error:
         raise section.error(
-            "step_pattern", f"is no regular expression: {error}", "see Python's `re`"
+            key, f"is no regular expression: {error}", "see Python's `re`"
         ) from error
-    unknown = sorted(set(groups) - {"step", "loss"})
+    unknown = sorted(set(groups) - set(allowed))
     if unknown:
-        raise section.error(
-            "step_pattern", f"has the group `{unknown[0]}`", "groups are `step` and `loss`"
-        )
+        known = " and ".join(f"`{name}`" for name in allowed)
+        raise section.error(key, f"has the group `{unknown[0]}`", f"named groups: {known}")
 
 
 def _package(section: Section) -> Package:

@@ -133,12 +133,32 @@ def _layer(kind: str, keys: tuple[str, ...]) -> Schema:
 
 def _command() -> Schema:
     texts = {"type": "array", "items": {"type": "string"}}
+    metric = _mapping(
+        "A figure that the program prints.",
+        {
+            "name": _text("Name in tables.", workload.METRIC.pattern),
+            "unit": _text("Unit of the value."),
+            "pattern": _text("Regular expression with a group `value`; the last match counts."),
+        },
+        required=["name", "unit", "pattern"],
+    )
     return _mapping(
-        "Any program; `{dir}` in its arguments is the folder of its files.",
+        "Any program; in its arguments `{dir}` is the folder of its files, `{steps}` and "
+        "`{warmup_steps}` are numbers.",
         {
             "argv": {**texts, "minItems": 1},
             "files": texts,
+            "compile": {
+                "type": "array",
+                "items": {"type": "string", "pattern": "\\.c$"},
+                "description": "C files, each made a program of its name, linked with OpenCL.",
+            },
             "step_pattern": _text("Regular expression with groups `step` and `loss`."),
+            "metrics": {"type": "array", "items": metric},
+            "deterministic": {
+                "type": "boolean",
+                "description": "Its losses must be those of a native run.",
+            },
         },
         required=["argv"],
     )

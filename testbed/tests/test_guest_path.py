@@ -96,7 +96,9 @@ def test_an_application_trains_as_natively(served: ServedGuest) -> None:
     assert done.status == 0, done.stderr
     workload = bundle.workload
     trained = read_events(json.dumps(event) for event in done.events)
-    verdict = check_trajectory(reference(bundle), trained, workload.tolerance, workload.steps)
+    native = reference(bundle)
+    assert native is not None
+    verdict = check_trajectory(native, trained, workload.tolerance, workload.steps)
     assert verdict.passed, verdict.reason
     assert verdict.compared == workload.steps
 

@@ -14,7 +14,7 @@ from testbed.analysis.measure import own_cpu_s
 from testbed.experiment.events import read_events, read_json_objects
 from testbed.experiment.outcome import Attempt, Expectation, HostTime, assemble
 from testbed.experiment.plan import Trial, make_plan
-from testbed.experiment.workload import Command, find_workload
+from testbed.experiment.workload import Command, OwnMetric, find_workload
 from testbed.tests.experiments import example
 
 STEPS = 6
@@ -123,6 +123,36 @@ def test_steps_of_a_program_without_event_lines_are_found_by_pattern() -> None:
     outcome = assemble(trial("application"), wanted, attempt([], lines=lines), {})
     assert outcome.result.status == "ok"
     assert outcome.result.metrics["steps_per_s"] == pytest.approx(50.0)
+
+
+BANDWIDTH = OwnMetric("bandwidth", "GB/s", r"Copy: (?P<value>\S+) GB/s")
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "said"),
+    [
+        (["Copy: 1.5 GB/s", "other", "Copy: 2.5 GB/s"], "ok", ""),
+        (["Copied: 1.5 GB/s"], "failed", "no line of the program's output gives the metric"),
+        (
+            ["Copy: fast GB/s"],
+            "failed",
+            "has 'fast' for `bandwidth`",
+        ),
+        (["Copy: nan GB/s"], "failed", "'nan'"),
+    ],
+)
+def test_metrics_of_a_program_are_found_by_pattern(
+    lines: list[str], status: str, said: str
+) -> None:
+    task = Command(argv=("x",), files=(), step_pattern=None, metrics=(BANDWIDTH,))
+    wanted = Expectation(replace(expectation().workload, task=task))
+    heard = attempt([], lines=[(0, line) for line in lines])
+    outcome = assemble(trial("application"), wanted, heard, {})
+    assert outcome.result.status == status
+    assert said in outcome.result.detail
+    if status == "ok":
+        assert outcome.result.metrics["program.bandwidth"] == 2.5
+        assert "steps_per_s" not in outcome.result.metrics
 
 
 def test_too_few_steps_have_no_speed() -> None:

@@ -112,11 +112,50 @@ def test_a_command_is_prepared_with_its_files(
     assert prepare.prepare(load_workload(tmp_path / "some.yaml")).key != bundle.key
 
 
+@pytest.mark.native
+def test_c_programs_are_compiled_and_the_losses_of_deterministic_ones_are_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORMHOLE_CACHE", str(tmp_path / "cache"))
+    source = (
+        '#include <stdio.h>\nint main(int c, char **v) { printf("%s of %s\\n", v[2], v[1]); }\n'
+    )
+    (tmp_path / "p.c").write_text(source, encoding="utf-8")
+    text = (
+        "name: some\ndoc: Some program.\nsteps: 1\n"
+        "command:\n  argv: ['{dir}/p', '{steps}', '{warmup_steps}']\n  compile: [p.c]\n"
+        "  step_pattern: '(?P<loss>.*) of'\n"
+    )
+    (tmp_path / "some.yaml").write_text(text, encoding="utf-8")
+    bundle = prepare.prepare(load_workload(tmp_path / "some.yaml"))
+    assert bundle.argv(Path("/there")) == ["/there/p", "1", "0"]
+    assert prepare.reference(bundle) is None
+    (tmp_path / "some.yaml").write_text(f"{text}  deterministic: true\n", encoding="utf-8")
+    native = prepare.reference(prepare.prepare(load_workload(tmp_path / "some.yaml")))
+    assert native is not None
+    assert [step.loss for step in native.steps] == [0.0]
+
+
+@pytest.mark.native
+def test_a_c_program_that_does_not_compile_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORMHOLE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "p.c").write_text("int main(void) { return wrong; }\n", encoding="utf-8")
+    (tmp_path / "some.yaml").write_text(
+        "name: some\ndoc: Some program.\nsteps: 1\ncommand: {argv: ['{dir}/p'], compile: [p.c]}\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(TestbedError, match="wrong"):
+        prepare.prepare(load_workload(tmp_path / "some.yaml"))
+
+
 @pytest.mark.opencl
 def test_training_repeats_bit_for_bit_traced_and_captured(tmp_path: Path) -> None:
     workload = find_workload("mlp-digits").resized(steps=20)
     bundle = prepare.prepare(workload)
     native = prepare.reference(bundle)
+    assert native is not None
     assert native.start["start"] == "traced"
     assert native.start["data_sha256"] == bundle.data_sha256
     prepare.run_native(bundle, tmp_path / "out", 120.0, tmp_path / "log")

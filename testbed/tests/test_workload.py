@@ -17,6 +17,7 @@ from testbed.experiment.workload import (
     WORKLOADS,
     Command,
     Model,
+    OwnMetric,
     Workload,
     find_workload,
     load_workload,
@@ -36,6 +37,7 @@ MODEL: dict[str, Any] = {
     "steps": 5,
     "packages": [{"name": "tinygrad", "version": "0.12.0", "sha256": "0" * 64}],
 }
+METRIC = {"name": "bandwidth", "unit": "GB/s", "pattern": "Copy: (?P<value>.*) GB/s"}
 COMMAND: dict[str, Any] = {
     "name": "some",
     "doc": "A command.",
@@ -131,12 +133,34 @@ def test_a_wrong_value_is_refused_and_named(change: dict[str, Any], named: str) 
         ({"argv": ["x"], "files": ["absent.py"]}, "absent.py"),
         ({"argv": ["x"], "step_pattern": "("}, "regular expression"),
         ({"argv": ["x"], "step_pattern": "(?P<los>x)"}, "los"),
+        ({"argv": ["x"], "compile": ["absent.c"]}, "absent.c"),
+        ({"argv": ["x"], "compile": ["../x.c"]}, "below"),
+        ({"argv": ["x"], "files": ["a.cl", "b"], "compile": ["b.c"]}, "one name"),
+        ({"argv": ["x"], "compile": ["a.cl"]}, "C files"),
+        ({"argv": ["x"], "metrics": [{"name": "b", "unit": "s", "pattern": "x"}]}, "group `value`"),
+        ({"argv": ["x"], "metrics": [{"name": "B", "unit": "s", "pattern": "x"}]}, "lower-case"),
+        ({"argv": ["x"], "metrics": [{"name": "b", "pattern": "(?P<value>x)"}]}, "unit"),
+        ({"argv": ["x"], "metrics": [METRIC, METRIC]}, "two of one name"),
     ],
 )
 def test_a_wrong_command_is_refused(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    for name in ("a.cl", "b", "b.c"):
+        (tmp_path / name).touch()
     with pytest.raises(TestbedError) as caught:
         read({**COMMAND, "command": change}, tmp_path / "some.yaml")
     assert named in str(caught.value)
+
+
+def test_a_command_has_programs_and_metrics(tmp_path: Path) -> None:
+    (tmp_path / "b.c").touch()
+    command = {"argv": ["{dir}/b"], "compile": ["b.c"], "metrics": [METRIC], "deterministic": True}
+    settings = {**COMMAND, "command": command}
+    task = read(settings, tmp_path / "some.yaml").task
+    assert isinstance(task, Command)
+    assert task.compile == (tmp_path / "b.c",)
+    assert task.metrics == (OwnMetric(**METRIC),)
+    assert task.deterministic
+    assert jsonschema.Draft202012Validator(workload_schema()).is_valid(settings)
 
 
 def test_a_command_has_no_model_keys() -> None:
