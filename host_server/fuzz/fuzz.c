@@ -351,8 +351,10 @@ static void make_objects(void)
     const cl_image_format format = {CL_RGBA, CL_UNORM_INT8};
     const cl_image_desc desc = {
         .image_type = CL_MEM_OBJECT_IMAGE2D, .image_width = 16, .image_height = 16};
+    static uint32_t pixels[3][16 * 16]; /* so that they can be mapped in place */
     for (size_t i = 0; i < 3; i++) {
-        keep(WH_KIND_MEM, wh_cl->clCreateImage(context, 0, &format, &desc, NULL, &error));
+        keep(WH_KIND_MEM,
+             wh_cl->clCreateImage(context, CL_MEM_USE_HOST_PTR, &format, &desc, pixels[i], &error));
     }
     cl_program program = wh_cl->clCreateProgramWithSource(context, 1, &source, NULL, &error);
     if (wh_cl->clBuildProgram(program, 1, &device, "-cl-kernel-arg-info", NULL, NULL) !=
@@ -474,12 +476,16 @@ static bool stack_is_ours(void)
     return false;
 }
 
-/* A crash inside the real library: a native program with the same calls would crash alike. */
+/* A crash inside the real library: a native program with the same calls would crash alike. Where
+ * it reads beyond memory we may have given it too little, but for a damaged binary: the library
+ * believes the sizes that are written in it. */
 static bool crashed_in_backend(void)
 {
-    return plan.opencl && strstr(report, "runtime error") == NULL &&
-           strstr(report, "heap-") == NULL && strstr(report, "overflow") == NULL &&
-           strstr(report, "overlap") == NULL && !stack_is_ours();
+    bool beyond = strstr(report, "heap-") != NULL || strstr(report, "overflow") != NULL ||
+                  strstr(report, "overlap") != NULL;
+    bool binary = strstr(report, "wh_skeleton_clCreateProgramWithBinary") != NULL;
+    return plan.opencl && strstr(report, "runtime error") == NULL && (!beyond || binary) &&
+           !stack_is_ours();
 }
 
 static void say_finding(uint64_t number, const char *what)

@@ -59,6 +59,7 @@ struct wh_maker {
     uint64_t arena_bytes;
     const struct wh_binary *binary;
     uint32_t wrong_one_in; /* how rarely an item is wrong on purpose */
+    uint64_t unfinished;   /* a new image that is to be completed; 0: none */
 };
 
 /* A message by the grammar; `shape` is an index into wh_shapes. */

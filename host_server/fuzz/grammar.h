@@ -50,6 +50,7 @@ enum wh_hint {
     WH_HINT_BOOLEAN,
     WH_HINT_QUERY, /* `argument` is the first number of the family */
     WH_HINT_MODE,  /* of a transfer, below `argument`: cl_mode of wire.yaml */
+    WH_HINT_PHASE, /* of a new image: cl_phase of wire.yaml */
     WH_HINT_TIME,
     WH_HINT_ORIGIN, /* of triples */
     WH_HINT_REGION,

@@ -146,6 +146,11 @@ static uint64_t number(struct wh_maker *maker, const struct wh_item *item)
         return wh_below(random, 2);
     case WH_HINT_MODE:
         return wh_below(random, wh_one_in(random, 3) ? item->argument : 2);
+    case WH_HINT_PHASE:
+        if (maker->unfinished != 0 && wh_one_in(random, 2)) {
+            return wh_one_in(random, 4) ? WH_CL_PHASE_DATA : WH_CL_PHASE_PLACE;
+        }
+        return wh_one_in(random, 50);
     case WH_HINT_QUERY:
         return item->argument + wh_below(random, 20);
     case WH_HINT_TIME:
@@ -425,11 +430,32 @@ static void put_answer(struct wh_maker *maker, struct wh_message *message, uint6
     }
 }
 
-/* cl_image_format and cl_image_desc, then whether data follows; or a piece of the data. */
-static void put_image(struct wh_maker *maker, struct wh_message *message, bool is_data)
+/* Where a buffer or an image is to lie; 0: in the worker's memory. */
+static void put_backing(struct wh_maker *maker, struct wh_message *message, bool backed)
+{
+    uint64_t page = wh_below(maker->random, 200);
+    put_u64(message, backed ? WH_PAGE_BYTES * page + WH_BLOCK_HEADER_BYTES : 0);
+}
+
+/* What completes an image names one that the session has begun. */
+static uint64_t created_image(struct wh_maker *maker, uint8_t kind, uint64_t phase)
+{
+    uint64_t handle = phase == WH_CL_PHASE_CREATE ? 0 : maker->unfinished;
+    handle = handle == 0 ? created_handle(maker, kind) : handle;
+    maker->unfinished = phase == WH_CL_PHASE_CREATE ? handle : 0;
+    return handle;
+}
+
+/* cl_image_format and cl_image_desc, then whether data follows, and whether anything does; a piece
+ * of the data; or a place. */
+static void put_image(struct wh_maker *maker, struct wh_message *message, uint64_t phase)
 {
     struct wh_random *random = maker->random;
-    if (is_data) {
+    if (phase == WH_CL_PHASE_PLACE) {
+        put_backing(maker, message, maker->arena != NULL && !wh_one_in(random, 4));
+        return;
+    }
+    if (phase == WH_CL_PHASE_DATA) {
         put_u64(message, wh_one_in(random, 4) ? 64 : 0);
         put_u64(message, wh_below(random, 2));
         put_data(maker, message, 64);
@@ -448,6 +474,7 @@ static void put_image(struct wh_maker *maker, struct wh_message *message, bool i
     put_blob(maker, message, format, sizeof(format));
     put_blob(maker, message, desc, sizeof(desc));
     put_u64(message, wh_one_in(random, 4) ? handle_of(maker, WH_KIND_MEM) : 0);
+    put_u64(message, wh_one_in(random, 4));
     put_u64(message, wh_below(random, 2));
 }
 
@@ -470,8 +497,7 @@ static void put_buffer(struct wh_maker *maker, struct wh_message *message)
         put_u64(message, 0);
         put_u64(message, WH_NULL);
     }
-    put_u64(message,
-            backed ? WH_PAGE_BYTES * (uint64_t)wh_below(random, 200) + WH_BLOCK_HEADER_BYTES : 0);
+    put_backing(maker, message, backed);
 }
 
 /* A damaged binary is only for sessions that send what is wrong: a library may fall over it. */
@@ -637,7 +663,9 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
             put_out(maker, message, last);
             break;
         case WH_FUZZ_CREATED:
-            put_u64(message, created_handle(maker, kind));
+            put_u64(message, strstr(shape->name, "clCreateImage") != NULL
+                                 ? created_image(maker, kind, last)
+                                 : created_handle(maker, kind));
             break;
         case WH_FUZZ_EVENT:
             put_u64(message, wh_one_in(random, 2) ? 0 : created_handle(maker, WH_KIND_EVENT));
@@ -646,12 +674,15 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
             put_reads(maker, message);
             break;
         case WH_FUZZ_ANSWER:
+            if (mode == WH_CL_MODE_IN_PLACE && strstr(shape->name, "MapImage") != NULL) {
+                put_u64(message, 4 * wh_below(random, 256)); /* where it begins */
+            }
             put_answer(maker, message, mode, length,
                        strstr(shape->name, "Write") != NULL ||
                            strstr(shape->name, "Unmap") != NULL);
             break;
         case WH_FUZZ_IMAGE:
-            put_image(maker, message, last == 1);
+            put_image(maker, message, last);
             break;
         default:
             put_special(maker, message, item->kind);

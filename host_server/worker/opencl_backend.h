@@ -63,6 +63,12 @@ bool wh_cl_notice_end(struct wh_cl_notice *notice); /* whether it came */
 cl_int wh_cl_register(struct wh_request *request, uint64_t handle, uint8_t kind, void *object,
                       cl_int error);
 
+/* The same for a memory object that lies in this block of the client's (opencl_place.c). The block
+ * is the client's again when nothing uses the object any more: not when its handle ends, for
+ * commands may still run. */
+cl_int wh_cl_register_placed(struct wh_request *request, uint64_t handle, cl_mem mem,
+                             uint64_t block, cl_int error);
+
 /* After a retain that the library has done. */
 void wh_cl_count_retain(struct wh_request *request, uint64_t handle, uint8_t kind, cl_int error);
 

@@ -253,44 +253,6 @@ static cl_int write_piece(cl_context context, cl_mem buffer, const struct piece 
     return error;
 }
 
-/* The client's block is its own again when nothing uses the buffer any more: not when its handle
- * ends, for commands may still run. */
-struct backed {
-    struct wh_session *session;
-    uint64_t block;
-};
-
-static void CL_CALLBACK give_block_back(cl_mem buffer, void *data)
-{
-    struct backed *backed = data;
-    (void)buffer;
-    wh_bulk_done(backed->session, backed->block);
-    free(backed);
-}
-
-static cl_int register_backed(struct wh_request *request, const struct piece *piece, cl_mem buffer,
-                              cl_int error)
-{
-    struct backed *backed = error == CL_SUCCESS ? malloc(sizeof(*backed)) : NULL;
-    if (error == CL_SUCCESS && backed == NULL) {
-        error = CL_OUT_OF_HOST_MEMORY;
-    }
-    if (error == CL_SUCCESS) {
-        backed->session = request->session;
-        backed->block = piece->backing_block;
-        error = wh_cl->clSetMemObjectDestructorCallback(buffer, give_block_back, backed);
-    }
-    if (error == CL_SUCCESS) {
-        return wh_cl_register(request, piece->created, WH_KIND_MEM, buffer, CL_SUCCESS);
-    }
-    if (buffer != NULL) {
-        wh_cl->clReleaseMemObject(buffer);
-    }
-    free(backed);
-    wh_bulk_done(request->session, piece->backing_block);
-    return error;
-}
-
 static cl_int create(struct wh_request *request, const struct piece *piece, uint16_t opcode)
 {
     cl_int error = CL_SUCCESS;
@@ -308,7 +270,7 @@ static cl_int create(struct wh_request *request, const struct piece *piece, uint
                         : wh_cl->clCreateBufferWithProperties(piece->context, piece->properties,
                                                               flags, piece->size, host, &error);
     if (piece->backing != NULL) {
-        return register_backed(request, piece, buffer, error);
+        return wh_cl_register_placed(request, piece->created, buffer, piece->backing_block, error);
     }
     if (error == CL_SUCCESS && !whole) {
         error = write_piece(piece->context, buffer, piece);

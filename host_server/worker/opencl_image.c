@@ -1,10 +1,12 @@
 /*
  * opencl_image.c - skeletons that make images.
  *
- * How much of its memory an image takes, the client learns from the image itself. So with initial
- * data the first request only shows whether there may be such an image: it is made from memory of
- * zeros laid out as the client's is, and released. The data follows in pieces, and the image is
- * made again when it is complete. Pitches and errors are thus those of the real library.
+ * How much memory an image takes, the client learns from the image itself. So where it has initial
+ * data, or may have memory for the image to lie in, the first request only shows whether there may
+ * be such an image: it is made, with data from memory of zeros laid out as the client's is, and
+ * released. Then the client names the memory in which the image is made again, or the data follows
+ * in pieces and the image is made when it is complete. Pitches and errors are thus those of the
+ * real library.
  */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 
@@ -20,12 +22,23 @@
 
 #define PROPERTIES_MAX 64u    /* 8-byte items of a property list */
 #define ELEMENT_BYTES_MAX 16u /* four 32-bit channels */
-#define UNFINISHED_MAX 64u    /* as many as a client has threads */
+#define UNFINISHED_MAX 1024u  /* more than a client has threads that create at once */
 #define HOST_BYTES_MAX (1ull << 40)
 #define HOST_ACCESS (CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_NO_ACCESS)
 
+/* What the client keeps of an image. */
+struct facts {
+    cl_mem_flags flags;
+    size_t size_bytes;
+    size_t element_bytes;
+    size_t row_pitch;
+    size_t slice_pitch;
+    size_t
+        place_bytes; /* what it takes in memory that both sides see; 0: it has to lie elsewhere */
+};
+
 struct creation {
-    struct creation *next; /* of those whose data is not complete */
+    struct creation *next; /* of those that are not complete */
     uint16_t opcode;
     cl_context context;
     const cl_mem_properties *properties;
@@ -36,6 +49,7 @@ struct creation {
     uint8_t *host; /* laid out as the client's memory */
     size_t host_bytes;
     size_t done_bytes;
+    struct facts facts;
     /* What outlives the first request. */
     cl_mem_properties kept_properties[PROPERTIES_MAX];
     cl_image_format kept_format;
@@ -133,15 +147,6 @@ static void unmap_host(struct creation *creation)
     }
 }
 
-/* What the client keeps of an image. */
-struct facts {
-    cl_mem_flags flags;
-    size_t size_bytes;
-    size_t element_bytes;
-    size_t row_pitch;
-    size_t slice_pitch;
-};
-
 static cl_int ask(cl_mem image, struct facts *facts)
 {
     const struct {
@@ -165,6 +170,24 @@ static cl_int ask(cl_mem image, struct facts *facts)
     return error;
 }
 
+/* Bytes of memory laid out with the image's own pitches; 0 if it cannot lie there. Libraries map
+ * one-dimensional images of an array by the row pitch, whatever the slice pitch is. */
+static size_t place_bytes(const cl_image_desc *desc, const struct facts *facts)
+{
+    size_t plane = 0;
+    size_t whole = 0;
+    bool array = desc->image_type == CL_MEM_OBJECT_IMAGE1D_ARRAY;
+    if (desc->mem_object != NULL || (array && facts->slice_pitch != facts->row_pitch) ||
+        __builtin_mul_overflow(facts->row_pitch, rows_of(desc), &plane)) {
+        return 0;
+    }
+    plane = plane < facts->slice_pitch ? facts->slice_pitch : plane;
+    if (__builtin_mul_overflow(plane, slices_of(desc), &whole)) {
+        return 0;
+    }
+    return whole < facts->size_bytes ? facts->size_bytes : whole;
+}
+
 /* Makes an image only to hear what the library says of it. */
 static cl_int try(const struct creation *creation, struct facts *facts)
 {
@@ -175,6 +198,33 @@ static cl_int try(const struct creation *creation, struct facts *facts)
         wh_cl->clReleaseMemObject(image);
     }
     return error;
+}
+
+/* The image in the client's memory, which has the initial data; NULL if the library does not make
+ * it so, or as another image than the one that the client knows. */
+static cl_mem make_in_place(const struct creation *creation, void *place)
+{
+    const cl_mem_flags pointers = CL_MEM_COPY_HOST_PTR | CL_MEM_ALLOC_HOST_PTR;
+    struct facts facts = {0};
+    cl_int error = CL_SUCCESS;
+    struct creation placed = *creation;
+    placed.kept_desc.image_row_pitch = creation->facts.row_pitch;
+    placed.kept_desc.image_slice_pitch =
+        slices_of(creation->desc) > 1 ? creation->facts.slice_pitch : 0;
+    placed.desc = &placed.kept_desc;
+    placed.host = place;
+    cl_mem image =
+        make(&placed, (creation->flags & ~(pointers | HOST_ACCESS)) | CL_MEM_USE_HOST_PTR, &error);
+    if (error != CL_SUCCESS) {
+        return NULL;
+    }
+    if (ask(image, &facts) != CL_SUCCESS || facts.size_bytes != creation->facts.size_bytes ||
+        facts.row_pitch != creation->facts.row_pitch ||
+        facts.slice_pitch != creation->facts.slice_pitch) {
+        wh_cl->clReleaseMemObject(image);
+        return NULL;
+    }
+    return image;
 }
 
 /* What the client may do with its own memory it knows itself; here its maps are reads and writes.
@@ -193,7 +243,7 @@ static cl_int make_for_good(struct wh_request *request, const struct creation *c
     return wh_cl_register(request, creation->created, WH_KIND_MEM, image, error);
 }
 
-/* Keeps what the data will complete. */
+/* Keeps what is to be completed. */
 static cl_int keep(const struct creation *creation, size_t properties_bytes)
 {
     struct creation *kept = malloc(sizeof(*kept));
@@ -250,23 +300,21 @@ static void give_back(struct creation *creation)
     pthread_mutex_unlock(&unfinished_lock);
 }
 
-static cl_int create(struct wh_request *request, struct creation *creation, bool has_data,
+static cl_int create(struct wh_request *request, struct creation *creation, bool completed_later,
                      size_t properties_bytes, struct facts *facts)
 {
-    if (!has_data) {
+    if (!completed_later) {
         bool limited = (creation->flags & HOST_ACCESS) != 0;
         cl_int error = limited ? try(creation, facts) : CL_SUCCESS;
         return error == CL_SUCCESS ? make_for_good(request, creation, limited ? NULL : facts)
                                    : error;
     }
-    if (creation->format == NULL || creation->desc == NULL) {
-        return try(creation, facts);
-    }
-    if (!map_host(creation)) {
-        return CL_INVALID_IMAGE_SIZE;
-    }
     cl_int error = try(creation, facts);
-    error = error == CL_SUCCESS ? keep(creation, properties_bytes) : error;
+    if (error == CL_SUCCESS) {
+        facts->place_bytes = place_bytes(creation->desc, facts);
+        creation->facts = *facts;
+        error = keep(creation, properties_bytes);
+    }
     if (error != CL_SUCCESS) {
         unmap_host(creation);
     }
@@ -287,6 +335,7 @@ static int create_image(struct wh_request *request, struct creation *creation, c
     creation->desc = wh_take_blob(request, &desc_bytes, WH_CL_BLOB_BYTES_MAX);
     uint64_t whole = wh_take_u64(request);
     bool has_data = wh_take_u64(request) != 0;
+    bool completed_later = wh_take_u64(request) != 0;
     bool old =
         creation->opcode == WH_OP_clCreateImage2D || creation->opcode == WH_OP_clCreateImage3D;
     if (wh_request_failed(request) ||
@@ -300,8 +349,13 @@ static int create_image(struct wh_request *request, struct creation *creation, c
         desc.mem_object = wh_cl_object(request, whole, WH_KIND_MEM, &error);
         creation->desc = &desc;
     }
+    bool complete = creation->format != NULL && creation->desc != NULL; /* else it is refused */
+    if (error == CL_SUCCESS && has_data && complete) {
+        error = map_host(creation) ? CL_SUCCESS : CL_INVALID_IMAGE_SIZE;
+    }
     if (error == CL_SUCCESS) {
-        error = create(request, creation, has_data, properties_bytes, &facts);
+        bool later = complete && (has_data || completed_later);
+        error = create(request, creation, later, properties_bytes, &facts);
     }
     wh_cl_reply_error(request, creation->opcode, error);
     wh_reply_u64(request, facts.flags);
@@ -309,7 +363,16 @@ static int create_image(struct wh_request *request, struct creation *creation, c
     wh_reply_u64(request, facts.element_bytes);
     wh_reply_u64(request, facts.row_pitch);
     wh_reply_u64(request, facts.slice_pitch);
+    wh_reply_u64(request, facts.place_bytes);
     return 0;
+}
+
+/* Ends what is complete. */
+static void end_creation(struct creation *creation)
+{
+    wh_cl->clReleaseContext(creation->context);
+    unmap_host(creation);
+    free(creation);
 }
 
 /* A part of the data; the last one makes the image. Parts come one after the other. */
@@ -332,11 +395,47 @@ static int take_data(struct wh_request *request, uint16_t opcode, uint64_t creat
         give_back(creation);
     } else {
         error = error == CL_SUCCESS ? make_for_good(request, creation, NULL) : error;
-        wh_cl->clReleaseContext(creation->context);
-        unmap_host(creation);
-        free(creation);
+        end_creation(creation);
     }
     wh_cl_reply_error(request, opcode, error);
+    return 0;
+}
+
+/* Where the image lies: in the client's memory, which the reply says, or else, without initial
+ * data, anywhere. Data for an image that cannot lie in the client's memory follows. */
+static int place(struct wh_request *request, uint16_t opcode, uint64_t created, cl_int error)
+{
+    uint64_t block = 0;
+    cl_mem image = NULL;
+    struct creation *creation = wh_request_failed(request) ? NULL : take_unfinished(created);
+    if (creation == NULL) {
+        return -EBADMSG;
+    }
+    void *memory = wh_take_backing(request, creation->facts.place_bytes, &block);
+    if (wh_request_failed(request) || creation->done_bytes != 0 ||
+        (memory == NULL && creation->host != NULL) ||
+        (memory != NULL && creation->facts.place_bytes == 0)) {
+        return -EBADMSG; /* which ends the session, and this memory with it */
+    }
+    if (error == CL_SUCCESS && memory != NULL) {
+        image = make_in_place(creation, memory);
+    }
+    if (image != NULL) {
+        error = wh_cl_register_placed(request, created, image, block, CL_SUCCESS);
+    } else {
+        wh_bulk_done(request->session, block);
+    }
+    bool data_follows = error == CL_SUCCESS && image == NULL && creation->host != NULL;
+    if (error == CL_SUCCESS && image == NULL && !data_follows) {
+        error = make_for_good(request, creation, NULL);
+    }
+    if (data_follows) {
+        give_back(creation);
+    } else {
+        end_creation(creation);
+    }
+    wh_cl_reply_error(request, opcode, error);
+    wh_reply_u64(request, image != NULL);
     return 0;
 }
 
@@ -350,6 +449,9 @@ static int image_request(struct wh_request *request, uint16_t opcode)
     creation.created = wh_take_u64(request);
     if (phase == WH_CL_PHASE_DATA) {
         return take_data(request, opcode, creation.created, error);
+    }
+    if (phase == WH_CL_PHASE_PLACE) {
+        return place(request, opcode, creation.created, error);
     }
     return phase == WH_CL_PHASE_CREATE ? create_image(request, &creation, error) : -EBADMSG;
 }

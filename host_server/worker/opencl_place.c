@@ -1,6 +1,6 @@
 /*
- * opencl_place.c - commands on buffers in place: the client maps memory that both sides see, and
- * copies into and out of it while a command of ours holds its place in the queue.
+ * opencl_place.c - buffers and images in place: they lie in memory that both sides see. The client
+ * maps it, and copies into and out of it while a command of ours holds its place in the queue.
  *
  * A held transfer is two commands, markers where the device works in the host's memory: the first
  * is complete when the client may begin (what was before is complete), the last waits for a user
@@ -29,8 +29,44 @@ struct hold {
 static struct hold *holds;
 static pthread_mutex_t holds_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The first byte of a buffer in memory that both sides see, NULL if it lies elsewhere. The library
- * keeps it for us: nothing else makes buffers at a host pointer. */
+struct placed {
+    struct wh_session *session;
+    uint64_t block;
+};
+
+static void CL_CALLBACK give_block_back(cl_mem mem, void *data)
+{
+    struct placed *placed = data;
+    (void)mem;
+    wh_bulk_done(placed->session, placed->block);
+    free(placed);
+}
+
+cl_int wh_cl_register_placed(struct wh_request *request, uint64_t handle, cl_mem mem,
+                             uint64_t block, cl_int error)
+{
+    struct placed *placed = error == CL_SUCCESS ? malloc(sizeof(*placed)) : NULL;
+    if (error == CL_SUCCESS && placed == NULL) {
+        error = CL_OUT_OF_HOST_MEMORY;
+    }
+    if (error == CL_SUCCESS) {
+        placed->session = request->session;
+        placed->block = block;
+        error = wh_cl->clSetMemObjectDestructorCallback(mem, give_block_back, placed);
+    }
+    if (error == CL_SUCCESS) {
+        return wh_cl_register(request, handle, WH_KIND_MEM, mem, CL_SUCCESS);
+    }
+    if (mem != NULL) {
+        wh_cl->clReleaseMemObject(mem);
+    }
+    free(placed);
+    wh_bulk_done(request->session, block);
+    return error;
+}
+
+/* The first byte of an object in memory that both sides see, NULL if it lies elsewhere. The library
+ * keeps it for us: nothing else makes objects at a host pointer. */
 static uint8_t *place_of(cl_mem mem)
 {
     void *place = NULL;
@@ -41,17 +77,26 @@ static uint8_t *place_of(cl_mem mem)
 static void *map_at(const struct wh_cl_transfer *transfer, bool blocking, cl_map_flags flags,
                     cl_event *event, cl_int *error)
 {
-    const uint8_t *place = place_of(transfer->mem);
-    uint8_t *mapped = wh_cl->clEnqueueMapBuffer(
-        transfer->queue, transfer->mem, blocking, flags, transfer->offset, transfer->size,
-        transfer->wait_count, transfer->wait_list, event, error);
-    if (*error == CL_SUCCESS && mapped != place + transfer->offset) {
+    uintptr_t wanted = (uintptr_t)place_of(transfer->mem) + transfer->offset;
+    void *mapped = NULL;
+    size_t row_pitch = 0;
+    size_t slice_pitch = 0;
+    if (transfer->image) {
+        mapped = wh_cl->clEnqueueMapImage(
+            transfer->queue, transfer->mem, blocking, flags, transfer->origin, transfer->region,
+            &row_pitch, &slice_pitch, transfer->wait_count, transfer->wait_list, event, error);
+    } else {
+        mapped = wh_cl->clEnqueueMapBuffer(transfer->queue, transfer->mem, blocking, flags,
+                                           transfer->offset, transfer->size, transfer->wait_count,
+                                           transfer->wait_list, event, error);
+    }
+    if (*error == CL_SUCCESS && (uintptr_t)mapped != wanted) {
         *error = CL_MAP_FAILURE; /* a library that does not keep to the host pointer */
     }
     return mapped;
 }
 
-int wh_cl_map_in_place(struct wh_request *request, struct wh_cl_transfer *transfer)
+int wh_cl_map_in_place(struct wh_request *request, uint16_t opcode, struct wh_cl_transfer *transfer)
 {
     struct wh_cl_reads reads;
     cl_event event = NULL;
@@ -77,7 +122,7 @@ int wh_cl_map_in_place(struct wh_request *request, struct wh_cl_transfer *transf
         error = wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
     }
     wh_cl_look(&reads, NULL);
-    wh_cl_reply_error(request, WH_OP_clEnqueueMapBuffer, error);
+    wh_cl_reply_error(request, opcode, error);
     wh_cl_reply_flags(request, &reads);
     wh_cl_reply_reads(request, &reads);
     return 0;

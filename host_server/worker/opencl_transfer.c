@@ -181,7 +181,7 @@ int wh_skeleton_clEnqueueMapBuffer(struct wh_request *request)
     take_transfer(&ahead, &transfer);
     if (transfer.mode == WH_CL_MODE_IN_PLACE) {
         take_transfer(request, &transfer);
-        return wh_cl_map_in_place(request, &transfer);
+        return wh_cl_map_in_place(request, WH_OP_clEnqueueMapBuffer, &transfer);
     }
     return read_buffer(request, WH_OP_clEnqueueMapBuffer);
 }
@@ -526,23 +526,29 @@ static void take_image(struct wh_request *request, struct wh_cl_transfer *transf
     }
 }
 
-static int read_image(struct wh_request *request, uint16_t opcode)
+static int read_image(struct wh_request *request, uint16_t opcode, struct wh_cl_transfer *transfer)
 {
-    struct wh_cl_transfer transfer;
-    take_image(request, &transfer);
-    return transfer.blocking ? read_blocking(request, opcode, &transfer)
-                             : read_later(request, opcode, &transfer);
+    return transfer->blocking ? read_blocking(request, opcode, transfer)
+                              : read_later(request, opcode, transfer);
 }
 
 int wh_skeleton_clEnqueueReadImage(struct wh_request *request)
 {
-    return read_image(request, WH_OP_clEnqueueReadImage);
+    struct wh_cl_transfer transfer;
+    take_image(request, &transfer);
+    return read_image(request, WH_OP_clEnqueueReadImage, &transfer);
 }
 
-/* The client's mapped memory is a copy: mapping is reading. */
+/* As a buffer; where in place the region begins the client says, to be checked. */
 int wh_skeleton_clEnqueueMapImage(struct wh_request *request)
 {
-    return read_image(request, WH_OP_clEnqueueMapImage);
+    struct wh_cl_transfer transfer;
+    take_image(request, &transfer);
+    if (transfer.mode == WH_CL_MODE_IN_PLACE) {
+        transfer.offset = wh_take_u64(request);
+        return wh_cl_map_in_place(request, WH_OP_clEnqueueMapImage, &transfer);
+    }
+    return read_image(request, WH_OP_clEnqueueMapImage, &transfer);
 }
 
 int wh_skeleton_clEnqueueWriteImage(struct wh_request *request)

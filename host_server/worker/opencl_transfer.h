@@ -28,7 +28,8 @@ struct wh_cl_transfer {
 };
 
 /* What follows the transfer in a request of these modes, and the answer (opencl_place.c). */
-int wh_cl_map_in_place(struct wh_request *request, struct wh_cl_transfer *transfer);
+int wh_cl_map_in_place(struct wh_request *request, uint16_t opcode,
+                       struct wh_cl_transfer *transfer);
 int wh_cl_unmap_in_place(struct wh_request *request, struct wh_cl_transfer *transfer);
 int wh_cl_hold(struct wh_request *request, uint16_t opcode, struct wh_cl_transfer *transfer);
 int wh_cl_let_go(struct wh_request *request, uint16_t opcode);

@@ -32,7 +32,7 @@ SMALL = ("num_entries", "pattern_size", "input_value_size")
 SIZES = ("size", "offset", "cb", "bytes", "pitch", "num_entries", "width", "height", "depth")
 TRANSFER = "queue mem mode size length events event"
 RECTANGLE = "queue mem rectangle-mode origin region zero zero events event"
-IMAGE = "zero context +mem image"
+IMAGE = "phase context +mem image"
 LAUNCH = "queue kernel packed geometry events event"
 
 # Messages of hand-written skeletons: an item a word, in order.
@@ -98,7 +98,8 @@ PLAIN = {
     "flags": "NUMBER, WH_HINT_FLAGS, 0",
     "boolean": "NUMBER, WH_HINT_BOOLEAN, 0",
     "mode": "NUMBER, WH_HINT_MODE, 8",
-    "rectangle-mode": "NUMBER, WH_HINT_MODE, 3",
+    "rectangle-mode": "NUMBER, WH_HINT_MODE, 4",
+    "phase": "NUMBER, WH_HINT_PHASE, 0",
     "time": "NUMBER, WH_HINT_TIME, 0",
     "count": "COUNT, 0, 0",
     "bytes": "BYTES, 0, 0",

@@ -38,23 +38,27 @@ static bool uses_host_memory(struct wh_cl_object *context)
     return all;
 }
 
-/* Memory for the buffer to live in, with its initial data; none if it is to live in the server's.
- */
-static struct wh_backing take_backing(cl_context context, cl_mem_flags flags, size_t size,
-                                      const void *host_ptr)
+bool wh_cl_may_share(cl_context context, cl_mem_flags flags)
 {
-    struct wh_backing backing = {0};
-    bool pinned = (flags & CL_MEM_ALLOC_HOST_PTR) != 0;
     if ((flags & CL_MEM_USE_HOST_PTR) != 0 || !wh_uses_shm()) {
-        return backing;
+        return false;
     }
-    if (!pinned && (size < BACKED_BYTES_MIN || !uses_host_memory((struct wh_cl_object *)context))) {
-        return backing;
+    return (flags & CL_MEM_ALLOC_HOST_PTR) != 0 || uses_host_memory((struct wh_cl_object *)context);
+}
+
+bool wh_cl_share(struct wh_cl_object *mem, cl_mem_flags flags, size_t size, const void *host_ptr,
+                 size_t host_bytes)
+{
+    struct wh_backing *backing = &mem->u.of_mem.backing;
+    bool pinned = (flags & CL_MEM_ALLOC_HOST_PTR) != 0;
+    if (size == 0 || (!pinned && size < BACKED_BYTES_MIN) || wh_backing_take(backing, size) != 0) {
+        return false;
     }
-    if (wh_backing_take(&backing, size) == 0 && host_ptr != NULL) {
-        memcpy(backing.address, host_ptr, size);
+    if (host_ptr != NULL) {
+        memcpy(backing->address, host_ptr, host_bytes);
     }
-    return backing;
+    mem->u.of_mem.shared = backing->address;
+    return true;
 }
 
 /* The server must not take a pointer; what it may mean is kept here. */
@@ -137,10 +141,9 @@ static cl_mem create_buffer(uint16_t opcode, cl_context context,
         error = error == CL_SUCCESS ? CL_OUT_OF_HOST_MEMORY : error;
         return wh_cl_created(NULL, error, errcode_ret);
     }
-    object->u.of_mem.backing = take_backing(context, flags, size, host_ptr);
-    object->u.of_mem.shared = object->u.of_mem.backing.address;
-    error = create(opcode, object, context, properties, flags, size,
-                   object->u.of_mem.shared != NULL ? NULL : host_ptr);
+    bool shared =
+        wh_cl_may_share(context, flags) && wh_cl_share(object, flags, size, host_ptr, size);
+    error = create(opcode, object, context, properties, flags, size, shared ? NULL : host_ptr);
     if (error == CL_SUCCESS) {
         wh_cl_set_parent(object, (struct wh_cl_object *)context);
         object->u.of_mem.flags = flags;

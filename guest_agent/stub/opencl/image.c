@@ -3,7 +3,8 @@
  *
  * Rows travel without the gaps that they have in the application's memory (rectangle.c). Initial
  * data is the exception: the server makes the image from memory laid out as the application's is,
- * so that it takes the pitches and refuses them as it would natively.
+ * so that it takes the pitches and refuses them as it would natively. What lies in memory that both
+ * sides see is mapped in place.
  */
 #include "maps.h"
 #include "transfer.h"
@@ -84,7 +85,10 @@ static struct wh_cl_object *whole_of(const struct creation *creation)
     return creation->desc == NULL ? NULL : (struct wh_cl_object *)creation->desc->mem_object;
 }
 
-static cl_int ask(const struct creation *creation, struct wh_cl_object *object)
+/* completed: the request only shows whether there may be such an image, and *place_bytes is what it
+ * takes in memory that both sides see. */
+static cl_int ask(const struct creation *creation, struct wh_cl_object *object, bool completed,
+                  size_t *place_bytes)
 {
     struct wh_call call;
     cl_image_desc desc = {0};
@@ -107,12 +111,14 @@ static cl_int ask(const struct creation *creation, struct wh_cl_object *object)
                 creation->desc == NULL ? 0 : sizeof(desc));
     wh_put_u64(&call, wh_cl_handle(whole));
     wh_put_u64(&call, creation->host != NULL);
+    wh_put_u64(&call, completed);
     cl_int error = wh_cl_call_sync(&call);
     object->u.of_mem.flags = own_flags(wh_get_u64(&call), creation->flags, whole);
     object->u.of_mem.size_bytes = wh_get_u64(&call);
     image->element_bytes = (uint32_t)wh_get_u64(&call);
     image->row_pitch = wh_get_u64(&call);
     image->slice_pitch = wh_get_u64(&call);
+    *place_bytes = wh_get_u64(&call);
     wh_call_end(&call);
     return error;
 }
@@ -140,6 +146,43 @@ static cl_int send_data(const struct creation *creation, const struct wh_cl_obje
     return error;
 }
 
+/* Makes the image where it may lie, *placed, or anywhere if it has no initial data. */
+static cl_int place(const struct creation *creation, const struct wh_cl_object *object,
+                    bool *placed)
+{
+    struct wh_call call;
+    if (wh_call_begin(&call, creation->opcode) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_put_u64(&call, WH_CL_PHASE_PLACE);
+    wh_put_u64(&call, wh_cl_handle(creation->context));
+    wh_put_u64(&call, object->handle);
+    wh_put_u64(&call, object->u.of_mem.backing.location);
+    cl_int error = wh_cl_call_sync(&call);
+    *placed = wh_get_u64(&call) != 0;
+    wh_call_end(&call);
+    return error;
+}
+
+/* What may lie in memory that both sides see, and has its sizes. */
+static cl_int complete(const struct creation *creation, struct wh_cl_object *object,
+                       size_t place_bytes)
+{
+    bool shared = wh_cl_share(object, creation->flags, place_bytes, creation->host,
+                              extent_bytes(&object->u.of_mem.image));
+    if (!shared && creation->host != NULL) {
+        return send_data(creation, object);
+    }
+    bool placed = false;
+    cl_int error = place(creation, object, &placed);
+    if (!shared || placed || error != CL_SUCCESS) {
+        return error;
+    }
+    wh_backing_free(&object->u.of_mem.backing, true);
+    object->u.of_mem.shared = NULL;
+    return creation->host != NULL ? send_data(creation, object) : CL_SUCCESS;
+}
+
 static void *host_of(const struct creation *creation)
 {
     const struct wh_cl_object *whole = whole_of(creation);
@@ -162,15 +205,24 @@ static cl_mem create(const struct creation *creation, cl_int *errcode_ret)
     if (object == NULL) {
         return wh_cl_created(NULL, CL_OUT_OF_HOST_MEMORY, errcode_ret);
     }
-    cl_int error = ask(creation, object);
+    size_t place_bytes = 0;
+    bool may_share = whole == NULL && wh_cl_may_share(creation->context, creation->flags);
+    cl_int error = ask(creation, object, may_share, &place_bytes);
     if (error == CL_SUCCESS) {
         keep_sizes(&object->u.of_mem.image, creation->desc);
-        error = creation->host != NULL ? send_data(creation, object) : CL_SUCCESS;
+    }
+    if (error == CL_SUCCESS && may_share) {
+        error = complete(creation, object, place_bytes);
+    } else if (error == CL_SUCCESS && creation->host != NULL) {
+        error = send_data(creation, object);
     }
     if (error == CL_SUCCESS) {
         wh_cl_set_parent(object, whole != NULL ? whole : (struct wh_cl_object *)creation->context);
         object->u.of_mem.sub = whole != NULL;
         object->u.of_mem.host = host_of(creation);
+        if (creation->desc->image_type == CL_MEM_OBJECT_IMAGE1D_BUFFER && whole != NULL) {
+            object->u.of_mem.shared = whole->u.of_mem.shared;
+        }
     }
     return wh_cl_created(object, error, errcode_ret);
 }
@@ -430,15 +482,16 @@ static struct wh_cl_map *new_map(const struct wh_cl_object *mem, cl_map_flags fl
 {
     const struct wh_cl_image *image = &mem->u.of_mem.image;
     size_t row_pitch = pitch_of_rows(image);
-    uint8_t *host = mem->u.of_mem.host;
+    bool in_place = mem->u.of_mem.shared != NULL;
+    uint8_t *memory = in_place ? mem->u.of_mem.shared : mem->u.of_mem.host;
+    size_t offset =
+        origin[0] * image->element_bytes + origin[1] * row_pitch + origin[2] * image->slice_pitch;
     size_t size = region[0] * image->element_bytes + (region[1] - 1) * row_pitch +
                   (region[2] - 1) * image->slice_pitch;
-    if (host != NULL) {
-        host += origin[0] * image->element_bytes + origin[1] * row_pitch +
-                origin[2] * image->slice_pitch;
-    }
-    struct wh_cl_map *map = wh_cl_map_new(host, size, flags);
+    struct wh_cl_map *map = wh_cl_map_new(memory == NULL ? NULL : memory + offset, size, flags);
     if (map != NULL) {
+        map->in_place = in_place;
+        map->offset = offset;
         memcpy(map->origin, origin, sizeof(map->origin));
         memcpy(map->region, region, sizeof(map->region));
         map->region[0] *= image->element_bytes;
@@ -493,8 +546,13 @@ void *CL_API_CALL wh_stub_clEnqueueMapImage(cl_command_queue command_queue, cl_m
         error = map == NULL || (event != NULL && created == NULL) ? CL_OUT_OF_HOST_MEMORY : error;
     }
     if (error == CL_SUCCESS) {
-        transfer.to = map->address;
         transfer.element_bytes = mem->u.of_mem.image.element_bytes;
+    }
+    if (error == CL_SUCCESS && map->in_place) {
+        transfer.event = created;
+        error = wh_cl_map_in_place(&transfer, map, map_flags);
+    } else if (error == CL_SUCCESS) {
+        transfer.to = map->address;
         error = wh_cl_move_image(&transfer, origin, map->region, map->row_pitch, map->slice_pitch,
                                  created);
     }

@@ -1,7 +1,7 @@
 /*
- * map.c - mapped buffers: the buffer itself where it lies in memory that both sides see; else the
- * application gets memory of its own, filled by a read and written back by a write when it is
- * unmapped.
+ * map.c - mapped buffers, and the end of every map: the buffer itself where it lies in memory that
+ * both sides see; else the application gets memory of its own, filled by a read and written back by
+ * a write when it is unmapped.
  */
 #include "maps.h"
 #include "transfer.h"
@@ -20,20 +20,27 @@ static struct wh_cl_map *new_map(const struct wh_cl_object *mem, cl_map_flags fl
     return map;
 }
 
-static cl_int map_in_place(const struct wh_cl_transfer *transfer, cl_map_flags flags)
+cl_int wh_cl_map_in_place(const struct wh_cl_transfer *transfer, const struct wh_cl_map *map,
+                          cl_map_flags flags)
 {
     struct wh_cl_reads reads;
     struct wh_call call;
     if (wh_call_begin(&call, transfer->opcode) != 0) {
         return WH_CL_LOST;
     }
-    wh_cl_put_transfer(&call, transfer, 0, transfer->size, WH_CL_MODE_IN_PLACE);
+    if (transfer->element_bytes == 0) {
+        wh_cl_put_transfer(&call, transfer, 0, transfer->size, WH_CL_MODE_IN_PLACE);
+    } else {
+        wh_cl_put_image(&call, transfer, map->origin, map->region, WH_CL_MODE_IN_PLACE);
+        wh_put_u64(&call, map->offset);
+    }
     wh_put_u64(&call, transfer->blocking != CL_FALSE);
     wh_put_u64(&call, flags);
     if (transfer->blocking == CL_FALSE) {
         wh_cl_put_no_reads(&call, &reads);
         uint64_t shape = wh_cl_shape_add(wh_cl_transfer_shape(transfer), flags);
-        shape = wh_cl_shape_add(wh_cl_shape_add(shape, transfer->offset), transfer->size);
+        shape = wh_cl_shape_add(wh_cl_shape_add(shape, map->offset), map->size);
+        shape = wh_cl_shape_add_bytes(shape, map->region, sizeof(map->region));
         return wh_cl_call_shape(&call, shape);
     }
     wh_call_blocks(&call);
@@ -84,7 +91,7 @@ void *CL_API_CALL wh_stub_clEnqueueMapBuffer(cl_command_queue command_queue, cl_
     }
     if (error == CL_SUCCESS && map->in_place) {
         transfer.event = created;
-        error = map_in_place(&transfer, map_flags);
+        error = wh_cl_map_in_place(&transfer, map, map_flags);
     } else if (error == CL_SUCCESS) {
         /* Also for CL_MAP_WRITE_INVALIDATE_REGION, where the old content is merely allowed to be
          * lost. */

@@ -11,7 +11,7 @@ struct wh_cl_map {
     struct wh_cl_map *next;
     void *address;    /* what the application got */
     size_t size;      /* bytes from there that it may touch */
-    size_t offset;    /* of a buffer */
+    size_t offset;    /* from the object's first byte */
     size_t origin[3]; /* of an image */
     size_t region[3];
     size_t row_pitch; /* in the mapped memory */
@@ -34,8 +34,12 @@ void wh_cl_map_add(struct wh_cl_object *mem, struct wh_cl_map *map);
 /* Takes the latest map with this address out of the list; NULL if the object has none. */
 struct wh_cl_map *wh_cl_map_take(struct wh_cl_object *mem, const void *address);
 
-/* Writes what was mapped of an image back (image.c). */
+/* Maps what lies in memory that both sides see, at the map's address (map.c). */
 struct wh_cl_transfer;
+cl_int wh_cl_map_in_place(const struct wh_cl_transfer *transfer, const struct wh_cl_map *map,
+                          cl_map_flags flags);
+
+/* Writes what was mapped of an image back (image.c). */
 cl_int wh_cl_unmap_image(const struct wh_cl_transfer *transfer, const struct wh_cl_map *map,
                          struct wh_cl_object *event);
 

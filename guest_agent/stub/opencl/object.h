@@ -348,6 +348,12 @@ bool wh_cl_reads_abandon(const void *memory, size_t size_bytes);
 /* Finishes a queue on behalf of the stub (reads that nobody waited for). */
 cl_int wh_cl_finish(uint64_t queue);
 
+/* Whether a new object may lie in memory that both sides see (buffer.c); and takes such memory for
+ * it, with its initial data. False without room: the object is to lie in the server's memory. */
+bool wh_cl_may_share(cl_context context, cl_mem_flags flags);
+bool wh_cl_share(struct wh_cl_object *mem, cl_mem_flags flags, size_t size, const void *host_ptr,
+                 size_t host_bytes);
+
 /* Maps (maps.c; the list itself is in maps.h). */
 void wh_cl_maps_free(struct wh_cl_object *mem);
 cl_uint wh_cl_map_count(const struct wh_cl_object *mem);

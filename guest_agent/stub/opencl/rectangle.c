@@ -65,6 +65,15 @@ static void put_rectangle(struct wh_call *call, const struct wh_cl_transfer *tra
     wh_put_u64(call, wh_cl_handle(transfer->event));
 }
 
+void wh_cl_put_image(struct wh_call *call, const struct wh_cl_transfer *transfer,
+                     const size_t *origin, const size_t *region, uint32_t mode)
+{
+    struct piece piece = {0};
+    memcpy(piece.buffer_origin, origin, sizeof(piece.buffer_origin));
+    memcpy(piece.rows.region, region, sizeof(piece.rows.region));
+    put_rectangle(call, transfer, &piece, 0, 0, mode);
+}
+
 static cl_int check_rectangle(const struct wh_cl_transfer *transfer, const size_t *buffer_origin,
                               struct rectangle *host)
 {

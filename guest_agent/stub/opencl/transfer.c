@@ -300,8 +300,8 @@ static bool is_held(const struct wh_cl_transfer *transfer, const struct wh_cl_ob
     const struct wh_cl_object *mem = (const struct wh_cl_object *)transfer->mem;
     const struct wh_cl_object *queue = (const struct wh_cl_object *)transfer->queue;
     bool timed = event != NULL && (queue->u.of_queue.properties & CL_QUEUE_PROFILING_ENABLE) != 0;
-    bool in_place =
-        mem->u.of_mem.shared != NULL && transfer->size >= WH_CL_HOLD_BYTES_MIN && !timed;
+    bool in_place = mem->u.of_mem.shared != NULL && mem->u.of_mem.image.element_bytes == 0 &&
+                    transfer->size >= WH_CL_HOLD_BYTES_MIN && !timed;
     return transfer->blocking != CL_FALSE && (in_place || transfer->size > wh_bulk_limit());
 }
 

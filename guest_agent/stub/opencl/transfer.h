@@ -78,6 +78,10 @@ cl_int wh_cl_check_transfer(const struct wh_cl_transfer *transfer);
 cl_int wh_cl_read(const struct wh_cl_transfer *transfer, struct wh_cl_object *event);
 cl_int wh_cl_write(const struct wh_cl_transfer *transfer, struct wh_cl_object *event);
 
+/* What a request for a region of an image begins with. region: bytes, rows, slices. */
+void wh_cl_put_image(struct wh_call *call, const struct wh_cl_transfer *transfer,
+                     const size_t *origin, const size_t *region, uint32_t mode);
+
 /* Whether a region of three dimensions has nothing in it. */
 bool wh_cl_nothing(const size_t *region);
 

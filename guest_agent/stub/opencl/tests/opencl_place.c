@@ -1,7 +1,8 @@
 /*
- * opencl_place.c - memory that client and server both see: maps, pinned memory, large transfers
- * that hold their place in the queue, writes from what a read will have brought. Every scenario
- * also holds for native OpenCL: `opencl_place SCENARIO...`, without one it lists them.
+ * opencl_place.c - memory that client and server both see: maps of buffers and images, pinned
+ * memory, large transfers that hold their place in the queue, writes from what a read will have
+ * brought. Every scenario also holds for native OpenCL: `opencl_place SCENARIO...`, without one it
+ * lists them.
  */
 #define CL_TARGET_OPENCL_VERSION 120
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
@@ -15,7 +16,12 @@
 
 static const char *const source =
     "__kernel void put(__global int *to, int value) { to[get_global_id(0)] = value; }\n"
-    "__kernel void add(__global int *to, int value) { to[get_global_id(0)] += value; }\n";
+    "__kernel void add(__global int *to, int value) { to[get_global_id(0)] += value; }\n"
+    "__kernel void turn(__read_only image2d_t from, __write_only image2d_t to)\n"
+    "{ const sampler_t how = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | "
+    "CLK_FILTER_NEAREST;\n"
+    "  int2 at = (int2)(get_global_id(0), get_global_id(1));\n"
+    "  write_imageui(to, at, read_imageui(from, how, at) + 7); }\n";
 
 static cl_device_id device;
 static cl_context context;
@@ -471,6 +477,322 @@ static void many_threads(void)
     OK(clReleaseMemObject(buffer));
 }
 
+/* Images of 32-bit numbers: each is where it lies, plus a base. */
+static const struct shape {
+    cl_mem_object_type type;
+    size_t size[3]; /* pixels, rows, slices */
+} shapes[] = {
+    {CL_MEM_OBJECT_IMAGE1D, {3000, 1, 1}},       {CL_MEM_OBJECT_IMAGE1D_ARRAY, {300, 20, 1}},
+    {CL_MEM_OBJECT_IMAGE2D, {500, 301, 1}},      {CL_MEM_OBJECT_IMAGE2D, {7, 5, 1}},
+    {CL_MEM_OBJECT_IMAGE2D_ARRAY, {100, 50, 7}}, {CL_MEM_OBJECT_IMAGE3D, {100, 50, 7}},
+    {CL_MEM_OBJECT_IMAGE3D, {1000, 300, 2}},
+};
+static const size_t zero[3];
+
+static size_t count_of(const struct shape *shape)
+{
+    return shape->size[0] * shape->size[1] * shape->size[2];
+}
+
+static size_t place_of(const struct shape *shape, size_t x, size_t y, size_t z)
+{
+    return x + shape->size[0] * (y + shape->size[1] * z);
+}
+
+/* Rows of initial data are `gap` pixels longer than the image's. */
+static cl_mem image_of(const struct shape *shape, cl_mem_flags flags, void *data, size_t gap)
+{
+    const cl_image_format format = {CL_R, CL_UNSIGNED_INT32};
+    cl_image_desc desc = {.image_type = shape->type, .image_width = shape->size[0]};
+    cl_int error = CL_SUCCESS;
+    switch (shape->type) {
+    case CL_MEM_OBJECT_IMAGE1D_ARRAY:
+        desc.image_array_size = shape->size[1];
+        break;
+    case CL_MEM_OBJECT_IMAGE2D_ARRAY:
+        desc.image_height = shape->size[1];
+        desc.image_array_size = shape->size[2];
+        break;
+    case CL_MEM_OBJECT_IMAGE3D:
+        desc.image_height = shape->size[1];
+        desc.image_depth = shape->size[2];
+        break;
+    case CL_MEM_OBJECT_IMAGE2D:
+        desc.image_height = shape->size[1];
+        break;
+    default:
+        break;
+    }
+    desc.image_row_pitch = data == NULL ? 0 : (shape->size[0] + gap) * 4;
+    cl_mem image = clCreateImage(context, flags, &format, &desc, data, &error);
+    OK(error);
+    return image;
+}
+
+struct mapped {
+    uint8_t *memory;
+    size_t row_pitch;
+    size_t slice_pitch;
+};
+
+static struct mapped map_image(cl_mem image, const struct shape *shape, cl_map_flags flags,
+                               const size_t *origin, const size_t *region)
+{
+    struct mapped mapped = {0};
+    cl_int error = CL_SUCCESS;
+    mapped.memory =
+        clEnqueueMapImage(queue, image, CL_TRUE, flags, origin, region, &mapped.row_pitch,
+                          &mapped.slice_pitch, 0, NULL, NULL, &error);
+    OK(error);
+    if (shape->type == CL_MEM_OBJECT_IMAGE1D_ARRAY) {
+        mapped.row_pitch = mapped.slice_pitch;
+    }
+    return mapped;
+}
+
+static uint32_t *pixel(const struct mapped *mapped, size_t x, size_t y, size_t z)
+{
+    return (uint32_t *)(void *)(mapped->memory + 4 * x + mapped->row_pitch * y +
+                                mapped->slice_pitch * z);
+}
+
+static void expect_content(cl_mem image, const struct shape *shape, uint32_t base)
+{
+    size_t count = count_of(shape);
+    uint32_t *seen = calloc(count, 4);
+    OK(clEnqueueReadImage(queue, image, CL_TRUE, zero, shape->size, 0, 0, seen, 0, NULL, NULL));
+    for (size_t i = 0; i < count; i++) {
+        EXPECT(seen[i], i + base);
+    }
+    free(seen);
+}
+
+/* Initial data, with gaps between its rows, is what is mapped; what is written there the device
+ * has; what the device writes is mapped. */
+static void image_maps(void)
+{
+    static const cl_mem_flags kinds[] = {
+        0,
+        CL_MEM_ALLOC_HOST_PTR,
+        CL_MEM_COPY_HOST_PTR,
+        CL_MEM_COPY_HOST_PTR | CL_MEM_ALLOC_HOST_PTR,
+        CL_MEM_HOST_WRITE_ONLY,
+    };
+    for (size_t k = 0; k < LENGTH(shapes) * LENGTH(kinds); k++) {
+        const struct shape *shape = &shapes[k % LENGTH(shapes)];
+        cl_mem_flags flags = kinds[k / LENGTH(shapes)];
+        const size_t *size = shape->size;
+        size_t gap = (flags & CL_MEM_COPY_HOST_PTR) != 0 ? k % 3 : 0;
+        size_t row = size[0] + gap;
+        uint32_t *data = NULL;
+        if ((flags & CL_MEM_COPY_HOST_PTR) != 0) {
+            data = calloc(row * size[1] * size[2], 4);
+            for (size_t i = 0; i < count_of(shape); i++) {
+                data[i / size[0] * row + i % size[0]] = (uint32_t)i;
+            }
+        }
+        cl_mem image = image_of(shape, flags, data, gap);
+        if (data != NULL) {
+            memset(data, 0xee, row * size[1] * size[2] * 4);
+            expect_content(image, shape, 0);
+        }
+        free(data);
+        struct mapped mapped = map_image(image, shape, CL_MAP_WRITE_INVALIDATE_REGION, zero, size);
+        EXPECT((uintptr_t)mapped.memory % 64, 0);
+        for (size_t i = 0; i < count_of(shape); i++) {
+            *pixel(&mapped, i % size[0], i / size[0] % size[1], i / size[0] / size[1]) =
+                (uint32_t)i + 5;
+        }
+        OK(clEnqueueUnmapMemObject(queue, image, mapped.memory, 0, NULL, NULL));
+        if ((flags & CL_MEM_HOST_WRITE_ONLY) != 0) {
+            cl_mem buffer = buffer_of(count_of(shape) * 4, CL_MEM_READ_WRITE, NULL);
+            OK(clEnqueueCopyImageToBuffer(queue, image, buffer, zero, size, 0, 0, NULL, NULL));
+            uint32_t *seen = map(buffer, CL_MAP_READ, 0, count_of(shape) * 4);
+            for (size_t i = 0; i < count_of(shape); i++) {
+                EXPECT(seen[i], i + 5);
+            }
+            unmap(buffer, seen);
+            OK(clReleaseMemObject(buffer));
+            OK(clReleaseMemObject(image));
+            continue;
+        }
+        expect_content(image, shape, 5);
+        const cl_uint color[4] = {99, 0, 0, 0};
+        const size_t origin[3] = {size[0] / 3, size[1] / 3, size[2] / 3};
+        const size_t region[3] = {size[0] / 2, (size[1] + 1) / 2, (size[2] + 1) / 2};
+        const size_t one[3] = {1, 1, 1};
+        OK(clEnqueueFillImage(queue, image, color, origin, one, 0, NULL, NULL));
+        mapped = map_image(image, shape, CL_MAP_READ | CL_MAP_WRITE, origin, region);
+        struct mapped again = map_image(image, shape, CL_MAP_READ, origin, one);
+        EXPECT(*pixel(&again, 0, 0, 0), 99);
+        OK(clEnqueueUnmapMemObject(queue, image, again.memory, 0, NULL, NULL));
+        OK(clFinish(queue));
+        EXPECT(*pixel(&mapped, 0, 0, 0), 99);
+        size_t first = place_of(shape, origin[0], origin[1], origin[2]);
+        *pixel(&mapped, 0, 0, 0) = (uint32_t)first + 5;
+        for (size_t i = 0; i < region[0] * region[1] * region[2]; i++) {
+            size_t x = i % region[0], y = i / region[0] % region[1], z = i / region[0] / region[1];
+            EXPECT(*pixel(&mapped, x, y, z), first + place_of(shape, x, y, z) + 5);
+        }
+        OK(clEnqueueUnmapMemObject(queue, image, mapped.memory, 0, NULL, NULL));
+        expect_content(image, shape, 5);
+        OK(clReleaseMemObject(image));
+    }
+}
+
+/* Maps that wait, again and again, between kernels, with events that tell what they are. */
+static void image_maps_later(void)
+{
+    enum { ROUNDS = 20 };
+    const struct shape *shape = &shapes[2];
+    cl_int error = CL_SUCCESS;
+    cl_mem image = image_of(shape, CL_MEM_READ_WRITE, NULL, 0);
+    cl_mem other = image_of(shape, CL_MEM_READ_WRITE, NULL, 0);
+    cl_kernel turn = clCreateKernel(program, "turn", &error);
+    OK(error);
+    OK(clSetKernelArg(turn, 0, sizeof(image), &image));
+    OK(clSetKernelArg(turn, 1, sizeof(other), &other));
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        cl_event never = gate();
+        cl_event mapped_event = NULL;
+        cl_event unmapped_event = NULL;
+        cl_command_type type = 0;
+        cl_int status = 1;
+        struct mapped mapped = {0};
+        mapped.memory = clEnqueueMapImage(queue, image, CL_FALSE, CL_MAP_WRITE, zero, shape->size,
+                                          &mapped.row_pitch, &mapped.slice_pitch, 1, &never,
+                                          &mapped_event, &error);
+        OK(error);
+        OK(clGetEventInfo(mapped_event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status,
+                          NULL));
+        EXPECT(status > CL_COMPLETE, 1);
+        OK(clSetUserEventStatus(never, CL_COMPLETE));
+        OK(clWaitForEvents(1, &mapped_event));
+        OK(clGetEventInfo(mapped_event, CL_EVENT_COMMAND_TYPE, sizeof(type), &type, NULL));
+        EXPECT(type, CL_COMMAND_MAP_IMAGE);
+        for (size_t i = 0; i < count_of(shape); i++) {
+            *pixel(&mapped, i % shape->size[0], i / shape->size[0], 0) = (uint32_t)i + round;
+        }
+        OK(clEnqueueUnmapMemObject(queue, image, mapped.memory, 0, NULL, &unmapped_event));
+        OK(clGetEventInfo(unmapped_event, CL_EVENT_COMMAND_TYPE, sizeof(type), &type, NULL));
+        EXPECT(type, CL_COMMAND_UNMAP_MEM_OBJECT);
+        OK(clEnqueueNDRangeKernel(queue, turn, 2, NULL, shape->size, NULL, 1, &unmapped_event,
+                                  NULL));
+        mapped = map_image(other, shape, CL_MAP_READ, zero, shape->size);
+        for (size_t i = 0; i < count_of(shape); i++) {
+            EXPECT(*pixel(&mapped, i % shape->size[0], i / shape->size[0], 0), i + round + 7);
+        }
+        OK(clEnqueueUnmapMemObject(queue, other, mapped.memory, 0, NULL, NULL));
+        OK(clReleaseEvent(never));
+        OK(clReleaseEvent(mapped_event));
+        OK(clReleaseEvent(unmapped_event));
+    }
+    OK(clReleaseKernel(turn));
+    OK(clReleaseMemObject(image));
+    OK(clReleaseMemObject(other));
+}
+
+/* An image over a buffer is mapped where the buffer lies. */
+static void image_of_buffer(void)
+{
+    enum { N = 4096, FIRST = 3, COUNT = 100 };
+    const cl_image_format format = {CL_R, CL_UNSIGNED_INT32};
+    const struct shape shape = {CL_MEM_OBJECT_IMAGE1D_BUFFER, {N, 1, 1}};
+    const size_t origin[3] = {FIRST, 0, 0};
+    const size_t region[3] = {COUNT, 1, 1};
+    static uint32_t values[N];
+    cl_int error = CL_SUCCESS;
+    cl_mem buffer = buffer_of(sizeof(values), CL_MEM_READ_WRITE, NULL);
+    cl_image_desc desc = {.image_type = shape.type, .image_width = N};
+    desc.buffer = buffer;
+    launch(queue, "put", buffer, 1, N, 0, NULL);
+    cl_mem image = clCreateImage(context, 0, &format, &desc, NULL, &error);
+    OK(error);
+    OK(clReleaseMemObject(buffer)); /* the image holds it */
+    for (uint32_t round = 1; round <= 3; round++) {
+        struct mapped mapped = map_image(image, &shape, CL_MAP_READ | CL_MAP_WRITE, origin, region);
+        for (size_t i = 0; i < COUNT; i++) {
+            EXPECT(*pixel(&mapped, i, 0, 0), round);
+            *pixel(&mapped, i, 0, 0) = round + 1;
+        }
+        OK(clEnqueueUnmapMemObject(queue, image, mapped.memory, 0, NULL, NULL));
+        OK(clEnqueueReadImage(queue, image, CL_TRUE, zero, shape.size, 0, 0, values, 0, NULL,
+                              NULL));
+        for (size_t i = 0; i < N; i++) {
+            EXPECT(values[i], i >= FIRST && i < FIRST + COUNT ? round + 1 : 1);
+        }
+    }
+    OK(clReleaseMemObject(image));
+}
+
+/* An image that is given up while a command still waits to write to it. */
+static void image_given_up_in_use(void)
+{
+    enum { OTHERS = 6 };
+    const struct shape *shape = &shapes[2];
+    const cl_uint color[4] = {77, 0, 0, 0};
+    cl_event never = gate();
+    cl_command_queue held = new_queue(0);
+    cl_mem others[OTHERS];
+    for (int round = 0; round < 3; round++) {
+        cl_mem image = image_of(shape, CL_MEM_READ_WRITE, NULL, 0);
+        OK(clEnqueueFillImage(held, image, color, zero, shape->size, 1, &never, NULL));
+        OK(clReleaseMemObject(image));
+    }
+    for (int i = 0; i < OTHERS; i++) {
+        const cl_uint own[4] = {(cl_uint)i, 0, 0, 0};
+        others[i] = image_of(shape, CL_MEM_READ_WRITE, NULL, 0);
+        OK(clEnqueueFillImage(queue, others[i], own, zero, shape->size, 0, NULL, NULL));
+    }
+    OK(clFinish(queue));
+    OK(clSetUserEventStatus(never, CL_COMPLETE));
+    OK(clFinish(held));
+    for (int i = 0; i < OTHERS; i++) {
+        struct mapped mapped = map_image(others[i], shape, CL_MAP_READ, zero, shape->size);
+        EXPECT(*pixel(&mapped, 0, 0, 0), i);
+        EXPECT(*pixel(&mapped, shape->size[0] - 1, shape->size[1] - 1, 0), i);
+        OK(clEnqueueUnmapMemObject(queue, others[i], mapped.memory, 0, NULL, NULL));
+        OK(clReleaseMemObject(others[i]));
+    }
+    OK(clReleaseEvent(never));
+    OK(clReleaseCommandQueue(held));
+}
+
+/* Many images, one after the other: the memory of each is free again. */
+static void images_come_and_go(void)
+{
+    const struct shape shape = {CL_MEM_OBJECT_IMAGE2D, {512, 1024, 1}};
+    for (uint32_t i = 0; i < 200; i++) {
+        cl_mem image = image_of(&shape, CL_MEM_READ_WRITE, NULL, 0);
+        struct mapped mapped = map_image(image, &shape, CL_MAP_WRITE, zero, shape.size);
+        *pixel(&mapped, 511, 1023, 0) = i;
+        OK(clEnqueueUnmapMemObject(queue, image, mapped.memory, 0, NULL, NULL));
+        mapped = map_image(image, &shape, CL_MAP_READ, zero, shape.size);
+        EXPECT(*pixel(&mapped, 511, 1023, 0), i);
+        OK(clEnqueueUnmapMemObject(queue, image, mapped.memory, 0, NULL, NULL));
+        OK(clReleaseMemObject(image));
+    }
+}
+
+/* What a test counts the bytes of: an image of 4 MiB, mapped ten times. */
+static void image_mapped_often(void)
+{
+    const struct shape shape = {CL_MEM_OBJECT_IMAGE2D, {1024, 1024, 1}};
+    cl_mem image = image_of(&shape, CL_MEM_READ_WRITE, NULL, 0);
+    for (uint32_t round = 0; round < 10; round++) {
+        struct mapped mapped =
+            map_image(image, &shape, CL_MAP_READ | CL_MAP_WRITE, zero, shape.size);
+        for (size_t i = 0; i < count_of(&shape); i++) {
+            uint32_t *at = pixel(&mapped, i % 1024, i / 1024, 0);
+            EXPECT(round == 0 || *at == i + round - 1, 1);
+            *at = (uint32_t)i + round;
+        }
+        OK(clEnqueueUnmapMemObject(queue, image, mapped.memory, 0, NULL, NULL));
+    }
+    OK(clFinish(queue));
+    OK(clReleaseMemObject(image));
+}
+
 int main(int argc, char **argv)
 {
 #define S(name) {#name, name, false}
@@ -485,6 +807,12 @@ int main(int argc, char **argv)
         S(write_from_parts_of_reads),
         S(maps_beside_transfers),
         S(many_threads),
+        S(image_maps),
+        S(image_maps_later),
+        S(image_of_buffer),
+        S(image_given_up_in_use),
+        S(images_come_and_go),
+        S(image_mapped_often),
     };
     if (argc == 1) {
         list_scenarios(scenarios, LENGTH(scenarios));

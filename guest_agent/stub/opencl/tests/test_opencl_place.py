@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,18 @@ def test_scenarios_under_sanitizers(session_bytes: int, tmp_path: Path) -> None:
     """Leaks are not looked for: objects in use at exit are no leak."""
     client = compile_client(tmp_path, NAME, *SANITIZERS)
     _check(client, PLACES[0][0], session_bytes, tmp_path, "address", ASAN_OPTIONS="detect_leaks=0")
+
+
+@pytest.mark.parametrize(
+    ("session_bytes", "moved"), [(LARGE, range(1 << 20)), (8 << 20, range(40 << 20, 90 << 20))]
+)
+def test_bytes_that_maps_of_an_image_move(
+    client: Path, session_bytes: int, moved: range, tmp_path: Path
+) -> None:
+    """None where the image lies in the arena; where that has no room all of them, twice a map."""
+    stats = tmp_path / "stats.jsonl"
+    with serving(PLACES[0][0], tmp_path, session_bytes=session_bytes) as environment:
+        environment |= {"WORMHOLE_STATS": str(stats)}
+        expect_ok(run_client([client, "image_mapped_often"], environment), ["image_mapped_often"])
+    counters = json.loads(stats.read_text(encoding="utf-8").splitlines()[-1])
+    assert counters["bytes_sent"] + counters["bytes_received"] in moved
