@@ -50,7 +50,6 @@ int wh_call_begin(struct wh_call *call, uint16_t opcode)
     call->opcode = opcode;
     call->published = false;
     call->blocks = false;
-    call->releases = false;
     call->settles = false;
     call->notices = 0;
     call->patience_ms = WH_PATIENCE_MS;
@@ -96,11 +95,6 @@ void wh_put_u64(struct wh_call *call, uint64_t value)
 void wh_call_blocks(struct wh_call *call)
 {
     call->blocks = true;
-}
-
-void wh_call_releases(struct wh_call *call)
-{
-    call->releases = true;
 }
 
 void wh_call_settles(struct wh_call *call)
@@ -617,8 +611,7 @@ int wh_call_sync(struct wh_call *call)
         return call->error;
     }
     seal(call, true);
-    bool leaves_some = call->blocks && !call->releases;
-    struct wh_lane *lane = wh_lane_acquire(call->client, call->thread, leaves_some);
+    struct wh_lane *lane = wh_lane_acquire(call->client, call->thread);
     if (lane == NULL) {
         fail(call, -EPIPE);
         return call->error;
@@ -637,7 +630,7 @@ static int send_oneway(struct wh_call *call)
     struct wh_lane *lane = NULL;
     seal(call, false);
     if (!wh_client_uses_shm(call->client)) {
-        lane = wh_lane_acquire(call->client, call->thread, false);
+        lane = wh_lane_acquire(call->client, call->thread);
         if (lane == NULL) {
             return -EPIPE;
         }

@@ -36,9 +36,8 @@ struct wh_call {
     size_t inline_out_bytes; /* what the reply slot must hold for output areas */
     uint16_t opcode;
     bool published;
-    bool blocks;   /* may wait for long: wh_call_blocks */
-    bool releases; /* wh_call_releases */
-    bool settles;  /* wh_call_settles */
+    bool blocks;  /* wh_call_blocks */
+    bool settles; /* wh_call_settles */
     uint32_t notices;
     uint32_t patience_ms;
     int error; /* sticky: the first failed put or get wins; wh_call_sync then returns it without
@@ -60,12 +59,16 @@ struct wh_call {
  */
 int wh_call_begin(struct wh_call *call, uint16_t opcode);
 
-/* Says that the reply may take as long as the application makes it. */
+/* Says that the reply comes when commands are complete: then their callbacks have run, too. */
 void wh_call_blocks(struct wh_call *call);
 
-/* Says of a call that blocks that others may wait for it, with all the reply slots that such calls
- * use: it may take one of the rest. It must not wait for them in turn. */
-void wh_call_releases(struct wh_call *call);
+/*
+ * Around calls whose reply may take as long as the application makes it. False: so many threads are
+ * in such calls that one more could take the last way to the server from the one that is to end
+ * their wait; then the thread has to get there without, in calls that end in any case.
+ */
+bool wh_blocking_begin(void);
+void wh_blocking_end(void);
 
 /* Says that the thread takes the callbacks that the server's library makes during this call
  * (wh_take_owed) before its API call returns. */

@@ -29,6 +29,7 @@ static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct wh_thread *threads;
 static struct wh_counters retired; /* of threads that ended */
 static uint32_t thread_count;
+static uint32_t blocking_count; /* threads between wh_blocking_begin and wh_blocking_end */
 static pthread_key_t thread_key;
 static pthread_once_t runtime_once = PTHREAD_ONCE_INIT;
 static __thread struct wh_thread *this_thread __attribute__((tls_model("initial-exec")));
@@ -195,6 +196,7 @@ static void after_fork_in_child(void)
         serial++;
     }
     threads = this_thread;
+    blocking_count = 0;
     memset(&retired, 0, sizeof(retired));
     if (this_thread != NULL) {
         this_thread->next = NULL;
@@ -333,13 +335,12 @@ static bool take_lane(struct wh_lane *lane)
            __atomic_exchange_n(&lane->busy, 1, __ATOMIC_ACQUIRE) == 0;
 }
 
-struct wh_lane *wh_lane_acquire(struct wh_client *client, struct wh_thread *thread, bool blocks)
+struct wh_lane *wh_lane_acquire(struct wh_client *client, struct wh_thread *thread)
 {
     const struct timespec pause = {.tv_nsec = 200000};
-    const uint32_t count = blocks ? WH_BLOCKING_LANES : WH_LANE_COUNT;
     for (;;) {
-        for (uint32_t i = 0; i < count; i++) {
-            uint32_t index = (thread->lane + i) % count;
+        for (uint32_t i = 0; i < WH_LANE_COUNT; i++) {
+            uint32_t index = (thread->lane + i) % WH_LANE_COUNT;
             if (take_lane(&client->lanes[index])) {
                 thread->lane = index;
                 return &client->lanes[index];
@@ -348,7 +349,8 @@ struct wh_lane *wh_lane_acquire(struct wh_client *client, struct wh_thread *thre
         if (wh_client_check(client) != 0) {
             return NULL;
         }
-        /* Every such lane waits for a reply; rare enough that polling does. */
+        /* Every lane waits for a reply, and some of the replies come in any case; rare enough that
+         * polling does. */
         nanosleep(&pause, NULL);
     }
 }
@@ -357,6 +359,20 @@ void wh_lane_release(struct wh_lane *lane)
 {
     /* Pairs with the acquiring exchange in take_lane: the next owner sees the sequence number. */
     __atomic_store_n(&lane->busy, 0, __ATOMIC_RELEASE);
+}
+
+bool wh_blocking_begin(void)
+{
+    if (__atomic_add_fetch(&blocking_count, 1, __ATOMIC_RELAXED) <= WH_BLOCKING_MAX) {
+        return true;
+    }
+    wh_blocking_end();
+    return false;
+}
+
+void wh_blocking_end(void)
+{
+    __atomic_sub_fetch(&blocking_count, 1, __ATOMIC_RELAXED);
 }
 
 uint32_t wh_lane_index(const struct wh_client *client, const struct wh_lane *lane)

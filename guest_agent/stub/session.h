@@ -20,8 +20,8 @@
 #include "wh_codec.h"
 
 #define WH_LANE_COUNT WH_SLOT_COUNT
-/* Calls that may wait for long leave some lanes to those that may end their wait. */
-#define WH_BLOCKING_LANES (WH_LANE_COUNT - 8u)
+/* Threads in calls that may wait for long: the rest of the lanes is for calls that end the wait. */
+#define WH_BLOCKING_MAX (WH_LANE_COUNT - 8u)
 #define WH_TRANSFERS_BYTES (64ull << 20) /* of the arena, where half of it has as much */
 #define WH_OPEN_TIMEOUT_MS 30000 /* the server may have to start a worker and load a backend */
 #define WH_LOOK_INTERVAL_MS 100  /* how often a sleeper looks whether the host still lives */
@@ -149,8 +149,8 @@ static inline int wh_look_interval_ms(const struct wh_thread *thread)
 /* The calling thread's record; NULL without memory. */
 struct wh_thread *wh_thread_get(void);
 
-/* A lane for one call; waits if all that it may have are in use. */
-struct wh_lane *wh_lane_acquire(struct wh_client *client, struct wh_thread *thread, bool blocks);
+/* A lane for one call; waits if all are in use. */
+struct wh_lane *wh_lane_acquire(struct wh_client *client, struct wh_thread *thread);
 void wh_lane_release(struct wh_lane *lane);
 uint32_t wh_lane_index(const struct wh_client *client, const struct wh_lane *lane);
 

@@ -46,7 +46,6 @@ static cl_int let_go(const struct wh_cl_transfer *transfer, uint64_t id, bool wa
         return wh_call_oneway(&call) == 0 ? CL_SUCCESS : WH_CL_LOST;
     }
     wh_call_blocks(&call);
-    wh_call_releases(&call);
     return wh_cl_call_error(&call);
 }
 

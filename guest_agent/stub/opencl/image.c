@@ -407,16 +407,13 @@ static cl_int enqueue(struct wh_cl_transfer *transfer, struct box *box, cl_mem_f
         return CL_INVALID_VALUE;
     }
     transfer->element_bytes = image->element_bytes;
-    struct wh_cl_object *created = wh_cl_event_new(transfer->queue, command, event != NULL);
-    if (event != NULL && created == NULL) {
-        return CL_OUT_OF_HOST_MEMORY;
+    struct wh_cl_object *created = NULL;
+    error = wh_cl_transfer_begin(transfer, command, event != NULL, &created);
+    if (error == CL_SUCCESS) {
+        error = wh_cl_move_image(transfer, box->origin, bytes, box->row_pitch, box->slice_pitch,
+                                 created);
     }
-    error =
-        wh_cl_move_image(transfer, box->origin, bytes, box->row_pitch, box->slice_pitch, created);
-    if (error == CL_SUCCESS && transfer->blocking != CL_FALSE && created != NULL) {
-        wh_cl_event_seen(created, CL_COMPLETE);
-    }
-    return wh_cl_enqueued(created, error, event);
+    return wh_cl_transfer_end(transfer, created, error, event);
 }
 
 cl_int CL_API_CALL wh_stub_clEnqueueReadImage(cl_command_queue command_queue, cl_mem image,
@@ -542,8 +539,10 @@ void *CL_API_CALL wh_stub_clEnqueueMapImage(cl_command_queue command_queue, cl_m
         check_map(&transfer, origin, region, map_flags, image_row_pitch, image_slice_pitch);
     if (error == CL_SUCCESS) {
         map = new_map(mem, map_flags, origin, region);
-        created = wh_cl_event_new(command_queue, CL_COMMAND_MAP_IMAGE, event != NULL);
-        error = map == NULL || (event != NULL && created == NULL) ? CL_OUT_OF_HOST_MEMORY : error;
+        error = map == NULL ? CL_OUT_OF_HOST_MEMORY : error;
+    }
+    if (error == CL_SUCCESS) {
+        error = wh_cl_transfer_begin(&transfer, CL_COMMAND_MAP_IMAGE, event != NULL, &created);
     }
     if (error == CL_SUCCESS) {
         transfer.element_bytes = mem->u.of_mem.image.element_bytes;
@@ -556,7 +555,7 @@ void *CL_API_CALL wh_stub_clEnqueueMapImage(cl_command_queue command_queue, cl_m
         error = wh_cl_move_image(&transfer, origin, map->region, map->row_pitch, map->slice_pitch,
                                  created);
     }
-    error = wh_cl_enqueued(created, error, event);
+    error = wh_cl_transfer_end(&transfer, created, error, event);
     if (errcode_ret != NULL) {
         *errcode_ret = error;
     }

@@ -86,8 +86,10 @@ void *CL_API_CALL wh_stub_clEnqueueMapBuffer(cl_command_queue command_queue, cl_
     error = error == CL_SUCCESS ? wh_cl_take_async() : error;
     if (error == CL_SUCCESS) {
         map = new_map(mem, map_flags, offset, size);
-        created = wh_cl_event_new(command_queue, CL_COMMAND_MAP_BUFFER, event != NULL);
-        error = map == NULL || (event != NULL && created == NULL) ? CL_OUT_OF_HOST_MEMORY : error;
+        error = map == NULL ? CL_OUT_OF_HOST_MEMORY : error;
+    }
+    if (error == CL_SUCCESS) {
+        error = wh_cl_transfer_begin(&transfer, CL_COMMAND_MAP_BUFFER, event != NULL, &created);
     }
     if (error == CL_SUCCESS && map->in_place) {
         transfer.event = created;
@@ -98,7 +100,7 @@ void *CL_API_CALL wh_stub_clEnqueueMapBuffer(cl_command_queue command_queue, cl_
         transfer.to = map->address;
         error = wh_cl_read(&transfer, created);
     }
-    error = wh_cl_enqueued(created, error, event);
+    error = wh_cl_transfer_end(&transfer, created, error, event);
     if (errcode_ret != NULL) {
         *errcode_ret = error;
     }

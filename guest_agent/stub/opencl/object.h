@@ -323,9 +323,11 @@ void wh_cl_read_put(struct wh_call *call, struct wh_cl_read *read); /* id and st
 void wh_cl_read_add(struct wh_cl_read *read);
 void wh_cl_read_cancel(struct wh_cl_read *read);
 
-/* The queue of a pending read that fills part of this memory, 0 if none does. rows: only of those
- * that fill rows. */
-uint64_t wh_cl_read_into(const void *memory, size_t size_bytes, bool rows);
+/* Whether a pending read fills part of this memory. rows: only of those that fill rows. */
+bool wh_cl_read_into(const void *memory, size_t size_bytes, bool rows);
+
+/* Waits until none does. */
+void wh_cl_await_reads(const void *memory, size_t size_bytes, bool rows);
 
 /*
  * What a write takes whose source is the target of a read before it that is still pending: the
@@ -345,8 +347,17 @@ void wh_cl_source_end(struct wh_cl_source *source); /* after the write was publi
 /* Lets go of memory that pending reads would fill; false if there are none. */
 bool wh_cl_reads_abandon(const void *memory, size_t size_bytes);
 
-/* Finishes a queue on behalf of the stub (reads that nobody waited for). */
-cl_int wh_cl_finish(uint64_t queue);
+/* Waits for live events; an API error (wait.c). */
+cl_int wh_cl_wait(cl_uint count, const cl_event *events);
+
+/* Comes back when a call that waits for them would not block, without one (apart.c). */
+cl_int wh_cl_wait_apart(cl_uint count, const cl_event *events);
+
+/* What the server says of an event now. An API error. */
+cl_int wh_cl_event_ask(const struct wh_cl_object *event, cl_int *status);
+
+/* Waits for all that is in a queue. */
+cl_int wh_cl_finish(struct wh_cl_object *queue);
 
 /* Whether a new object may lie in memory that both sides see (buffer.c); and takes such memory for
  * it, with its initial data. False without room: the object is to lie in the server's memory. */

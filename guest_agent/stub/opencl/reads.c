@@ -12,9 +12,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "wh_opencl_kinds.h"
 
+#define AWAIT_PAUSE_NS 1000000
 #define CARRIED_MAX 8u /* areas that one reply carries over TCP, beside the call's own */
 
 struct wh_cl_read {
@@ -147,19 +149,31 @@ static bool fills(const struct wh_cl_read *read, const void *memory, size_t size
     return read->to != NULL && to < begin + size_bytes && begin < to + extent_bytes(read);
 }
 
-uint64_t wh_cl_read_into(const void *memory, size_t size_bytes, bool rows)
+bool wh_cl_read_into(const void *memory, size_t size_bytes, bool rows)
 {
-    uint64_t queue = 0;
+    bool found = false;
     if (__atomic_load_n(&pending_count, __ATOMIC_ACQUIRE) == 0) {
-        return 0;
+        return false;
     }
+    uint32_t serial = wh_session_serial();
     pthread_mutex_lock(&pending_lock);
-    for (const struct wh_cl_read *read = pending; read != NULL && queue == 0; read = read->next) {
-        bool counts = !rows || read->packed != NULL;
-        queue = counts && fills(read, memory, size_bytes) ? read->queue : 0;
+    for (const struct wh_cl_read *read = pending; read != NULL && !found; read = read->next) {
+        found = (!rows || read->packed != NULL) && read->serial == serial &&
+                fills(read, memory, size_bytes);
     }
     pthread_mutex_unlock(&pending_lock);
-    return queue;
+    return found;
+}
+
+void wh_cl_await_reads(const void *memory, size_t size_bytes, bool rows)
+{
+    const struct timespec pause = {.tv_nsec = AWAIT_PAUSE_NS};
+    while (wh_cl_read_into(memory, size_bytes, rows)) {
+        wh_cl_ask_reads(0);
+        if (wh_cl_read_into(memory, size_bytes, rows)) {
+            nanosleep(&pause, NULL);
+        }
+    }
 }
 
 /* Looks at one pending read: the latest that fills the first byte is the source, and what another

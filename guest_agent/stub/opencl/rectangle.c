@@ -286,7 +286,7 @@ cl_int wh_cl_move_image(const struct wh_cl_transfer *transfer, const size_t *ori
     return move_rectangle(transfer, origin, &host, 0, 0, event);
 }
 
-static cl_int transfer_rectangle(const struct wh_cl_transfer *transfer, const size_t *buffer_origin,
+static cl_int transfer_rectangle(struct wh_cl_transfer *transfer, const size_t *buffer_origin,
                                  struct rectangle *host, size_t row_pitch, size_t slice_pitch,
                                  cl_command_type command, cl_event *event)
 {
@@ -294,18 +294,18 @@ static cl_int transfer_rectangle(const struct wh_cl_transfer *transfer, const si
     if (error != CL_SUCCESS) {
         return error;
     }
-    struct wh_cl_object *created = wh_cl_event_new(transfer->queue, command, event != NULL);
-    if (event != NULL && created == NULL) {
-        return CL_OUT_OF_HOST_MEMORY;
-    }
-    if (transfer->from != NULL) {
+    struct wh_cl_object *created = NULL;
+    error = wh_cl_transfer_begin(transfer, command, event != NULL, &created);
+    if (error == CL_SUCCESS && transfer->from != NULL) {
         size_t end = host->origin[0] + host->region[0] +
                      (host->origin[1] + host->region[1] - 1) * host->row_pitch +
                      (host->origin[2] + host->region[2] - 1) * host->slice_pitch;
         wh_cl_settle_source(transfer->from, end);
     }
-    error = move_rectangle(transfer, buffer_origin, host, row_pitch, slice_pitch, created);
-    return wh_cl_enqueued(created, error, event);
+    if (error == CL_SUCCESS) {
+        error = move_rectangle(transfer, buffer_origin, host, row_pitch, slice_pitch, created);
+    }
+    return wh_cl_transfer_end(transfer, created, error, event);
 }
 
 cl_int CL_API_CALL wh_stub_clEnqueueReadBufferRect(

@@ -103,15 +103,6 @@ void wh_cl_put_transfer(struct wh_call *call, const struct wh_cl_transfer *trans
     }
 }
 
-/* What holds up others ends in any case. */
-static void begin_blocking(struct wh_call *call, const struct wh_cl_transfer *transfer)
-{
-    wh_call_blocks(call);
-    if (transfer->hold != 0) {
-        wh_call_releases(call);
-    }
-}
-
 static cl_int read_now(const struct wh_cl_transfer *transfer, size_t done, size_t piece)
 {
     struct wh_cl_reads reads;
@@ -119,7 +110,7 @@ static cl_int read_now(const struct wh_cl_transfer *transfer, size_t done, size_
     if (wh_call_begin(&call, transfer->opcode) != 0) {
         return WH_CL_LOST;
     }
-    begin_blocking(&call, transfer);
+    wh_call_blocks(&call);
     wh_call_patience(&call, WH_CL_ROOM_MS);
     wh_cl_put_transfer(&call, transfer, done, piece,
                        transfer->hold != 0 ? WH_CL_MODE_HELD : WH_CL_MODE_BLOCKING);
@@ -183,7 +174,7 @@ static cl_int write_piece(const struct wh_cl_transfer *transfer, size_t done, si
         wh_cl_put_no_reads(&call, &reads); /* shows nothing complete */
         return wh_cl_call_shape(&call, wh_cl_transfer_shape(transfer));
     }
-    begin_blocking(&call, transfer);
+    wh_call_blocks(&call);
     wh_cl_put_reads(&call, &reads, 0);
     return wh_cl_call_reads(&call, &reads, NULL, 0);
 }
@@ -283,14 +274,46 @@ void wh_cl_piece_again(struct wh_cl_pieces *pieces)
 /* rows: what fills them is not written from the server's memory. */
 static void settle(const void *memory, size_t size, bool rows)
 {
-    if (size == 0 || wh_cl_read_into(memory, size, false) == 0) {
+    if (size == 0 || !wh_cl_read_into(memory, size, false)) {
         return;
     }
     wh_cl_ask_reads(0);
-    uint64_t queue = wh_cl_read_into(memory, size, rows);
-    if (queue != 0) {
-        (void)wh_cl_finish(queue);
+    wh_cl_await_reads(memory, size, rows);
+}
+
+cl_int wh_cl_transfer_begin(struct wh_cl_transfer *transfer, cl_command_type command,
+                            bool event_wanted, struct wh_cl_object **created)
+{
+    transfer->counted = transfer->blocking != CL_FALSE && wh_blocking_begin();
+    transfer->waits_apart = transfer->blocking != CL_FALSE && !transfer->counted;
+    if (transfer->waits_apart) {
+        transfer->blocking = CL_FALSE;
     }
+    bool wanted = event_wanted || transfer->waits_apart;
+    *created = wh_cl_event_new(transfer->queue, command, wanted);
+    return wanted && *created == NULL ? CL_OUT_OF_HOST_MEMORY : CL_SUCCESS;
+}
+
+cl_int wh_cl_transfer_end(const struct wh_cl_transfer *transfer, struct wh_cl_object *created,
+                          cl_int error, cl_event *event)
+{
+    cl_event own = NULL;
+    if (transfer->counted) {
+        wh_blocking_end();
+    }
+    error = wh_cl_enqueued(created, error, &own);
+    if (error == CL_SUCCESS && transfer->waits_apart) {
+        error = wh_cl_wait(1, &own);
+    }
+    if (error == CL_SUCCESS && own != NULL && (transfer->counted || transfer->waits_apart)) {
+        wh_cl_event_seen(created, CL_COMPLETE);
+    }
+    if (error == CL_SUCCESS && event != NULL) {
+        *event = own;
+    } else if (own != NULL) {
+        (void)wh_cl_release(own, WH_KIND_EVENT, WH_OP_clReleaseEvent);
+    }
+    return error;
 }
 
 /* Whether a transfer that blocks is worth, or needs, a command that holds its place. What the
@@ -336,16 +359,13 @@ static cl_int enqueue(struct wh_cl_transfer *transfer, cl_command_type command, 
     if (error != CL_SUCCESS) {
         return error;
     }
-    struct wh_cl_object *created = wh_cl_event_new(transfer->queue, command, event != NULL);
-    if (event != NULL && created == NULL) {
-        return CL_OUT_OF_HOST_MEMORY;
+    struct wh_cl_object *created = NULL;
+    error = wh_cl_transfer_begin(transfer, command, event != NULL, &created);
+    if (error == CL_SUCCESS) {
+        error =
+            transfer->to != NULL ? wh_cl_read(transfer, created) : wh_cl_write(transfer, created);
     }
-    error = transfer->to != NULL ? wh_cl_read(transfer, created) : wh_cl_write(transfer, created);
-    if (error == CL_SUCCESS && transfer->blocking != CL_FALSE && created != NULL) {
-        wh_cl_event_seen(created, CL_COMPLETE);
-    }
-    error = wh_cl_enqueued(created, error, event);
-    return error;
+    return wh_cl_transfer_end(transfer, created, error, event);
 }
 
 cl_int CL_API_CALL wh_stub_clEnqueueReadBuffer(cl_command_queue command_queue, cl_mem buffer,

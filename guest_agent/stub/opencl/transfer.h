@@ -20,6 +20,8 @@ struct wh_cl_transfer {
     const cl_event *wait_list;
     struct wh_cl_object *event; /* of a piece */
     uint64_t hold;              /* a piece of a held transfer, else 0 */
+    bool counted;               /* among the calls that block: wh_blocking_begin */
+    bool waits_apart;           /* blocks for the application, but not in its call */
 };
 
 /* From here on it is faster to copy in place, with a message more, than twice. */
@@ -73,6 +75,16 @@ cl_int wh_cl_check_objects(const struct wh_cl_transfer *transfer, bool image);
 
 /* What the stub can tell itself: those, and the bounds of a buffer. An API error. */
 cl_int wh_cl_check_transfer(const struct wh_cl_transfer *transfer);
+
+/*
+ * What every entry point does around its transfer. One that blocks is counted among the calls that
+ * block; if there are too many, it becomes one that does not, and its event is waited for at the
+ * end.
+ */
+cl_int wh_cl_transfer_begin(struct wh_cl_transfer *transfer, cl_command_type command,
+                            bool event_wanted, struct wh_cl_object **created);
+cl_int wh_cl_transfer_end(const struct wh_cl_transfer *transfer, struct wh_cl_object *created,
+                          cl_int error, cl_event *event); /* gives the error back, or its own */
 
 /* event: the object of the out event, NULL if none is wanted. */
 cl_int wh_cl_read(const struct wh_cl_transfer *transfer, struct wh_cl_object *event);

@@ -48,7 +48,7 @@ cl_int wh_cl_call_reads(struct wh_call *call, struct wh_cl_reads *reads, void *o
     return error;
 }
 
-cl_int wh_cl_finish(uint64_t queue)
+static cl_int finish_at_server(uint64_t queue)
 {
     struct wh_cl_reads reads;
     struct wh_call call;
@@ -61,6 +61,47 @@ cl_int wh_cl_finish(uint64_t queue)
     return wh_cl_call_reads(&call, &reads, NULL, 0);
 }
 
+/* Enqueues a marker behind all that is in the queue. */
+static cl_int mark(uint64_t queue, struct wh_cl_object *event)
+{
+    struct wh_call call;
+    if (wh_call_begin(&call, WH_OP_clEnqueueMarkerWithWaitList) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_put_u64(&call, queue);
+    wh_put_u64(&call, 0);
+    wh_cl_put_handles(&call, NULL, 0);
+    wh_put_u64(&call, event->handle);
+    return wh_cl_call_error(&call);
+}
+
+/* A marker fails with the first command that does, others may still run: the next one tells. */
+static cl_int finish_apart(struct wh_cl_object *queue)
+{
+    cl_int error = CL_SUCCESS;
+    do {
+        cl_event event = NULL;
+        struct wh_cl_object *marker = wh_cl_event_new(queue, CL_COMMAND_MARKER, true);
+        error = marker == NULL ? CL_OUT_OF_HOST_MEMORY : mark(queue->handle, marker);
+        error = wh_cl_enqueued(marker, error, &event);
+        if (error == CL_SUCCESS) {
+            error = wh_cl_wait(1, &event);
+            (void)wh_cl_release(event, WH_KIND_EVENT, WH_OP_clReleaseEvent);
+        }
+    } while (error == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
+    return error;
+}
+
+cl_int wh_cl_finish(struct wh_cl_object *queue)
+{
+    if (!wh_blocking_begin()) {
+        return finish_apart(queue);
+    }
+    cl_int error = finish_at_server(queue->handle);
+    wh_blocking_end();
+    return error;
+}
+
 cl_int CL_API_CALL wh_stub_clFinish(cl_command_queue command_queue)
 {
     wh_count_api_call(WH_OP_clFinish);
@@ -68,11 +109,11 @@ cl_int CL_API_CALL wh_stub_clFinish(cl_command_queue command_queue)
     if (queue == NULL) {
         return CL_INVALID_COMMAND_QUEUE;
     }
-    cl_int error = wh_cl_finish(queue->handle);
+    cl_int error = wh_cl_finish(queue);
     return error != CL_SUCCESS ? error : wh_cl_take_async();
 }
 
-static cl_int wait_for_all(cl_uint count, const cl_event *events)
+static cl_int wait_at_server(cl_uint count, const cl_event *events)
 {
     struct wh_cl_reads reads;
     struct wh_call call;
@@ -83,6 +124,19 @@ static cl_int wait_for_all(cl_uint count, const cl_event *events)
     wh_cl_put_handles(&call, (const void *const *)events, count);
     wh_cl_put_reads(&call, &reads, 0);
     return wh_cl_call_reads(&call, &reads, NULL, 0);
+}
+
+cl_int wh_cl_wait(cl_uint count, const cl_event *events)
+{
+    bool counted = wh_blocking_begin();
+    cl_int error = counted ? CL_SUCCESS : wh_cl_wait_apart(count, events);
+    if (error == CL_SUCCESS) {
+        error = wait_at_server(count, events);
+    }
+    if (counted) {
+        wh_blocking_end();
+    }
+    return error;
 }
 
 /* Whether all events are known to be complete and of one context, so that nobody need be asked. */
@@ -116,7 +170,7 @@ cl_int CL_API_CALL wh_stub_clWaitForEvents(cl_uint num_events, const cl_event *e
     if (wh_local_answers() && all_seen(num_events, event_list, &error)) {
         return error;
     }
-    error = wait_for_all(num_events, event_list);
+    error = wh_cl_wait(num_events, event_list);
     for (cl_uint i = 0; error == CL_SUCCESS && i < num_events; i++) {
         wh_cl_event_seen((struct wh_cl_object *)event_list[i], CL_COMPLETE);
     }
@@ -153,6 +207,20 @@ static cl_int ask_event(const struct wh_cl_query *query, uint64_t *next)
     wh_call_end(&call);
     *next = error == CL_SUCCESS ? wh_cl_reads_next(&reads) : 0;
     return error;
+}
+
+cl_int wh_cl_event_ask(const struct wh_cl_object *event, cl_int *status)
+{
+    uint64_t next; /* reads to ask about; the wait that follows does */
+    const struct wh_cl_query query = {
+        .opcode = WH_OP_clGetEventInfo,
+        .kind = WH_KIND_EVENT,
+        .object = event,
+        .param = CL_EVENT_COMMAND_EXECUTION_STATUS,
+        .size = sizeof(*status),
+        .value = status,
+    };
+    return ask_event(&query, &next);
 }
 
 /* Each callback that has not run yet has a reference on the server that is not the application's.

@@ -640,35 +640,102 @@ static void empty_arrays(void)
     OK(clReleaseMemObject(buffer));
 }
 
+static cl_mem shared;
+
 struct user {
     pthread_t id;
     cl_event event;
     int number;
 };
 
-static void *waits(void *data)
+/* Each kind of call that blocks; each is back with what it should bring. */
+static void block(cl_command_queue where, cl_mem buffer, int kind, cl_uint waits,
+                  const cl_event *list)
+{
+    const size_t zero[3] = {0, 0, 0};
+    const size_t region[3] = {64, 1, 1};
+    int values[16] = {0};
+    cl_int error = CL_SUCCESS;
+    cl_int status = 1;
+    cl_event event = NULL;
+    int *mapped;
+    switch (kind) {
+    case 0:
+        OK(clFinish(where));
+        return;
+    case 1:
+        OK(clEnqueueMarkerWithWaitList(where, waits, list, &event));
+        OK(clWaitForEvents(1, &event));
+        break;
+    case 2:
+        OK(clEnqueueReadBuffer(where, buffer, CL_TRUE, 0, 64, values, waits, list, &event));
+        EXPECT(values[15], 7);
+        break;
+    case 3:
+        OK(clEnqueueReadBufferRect(where, buffer, CL_TRUE, zero, zero, region, 0, 0, 0, 0, values,
+                                   waits, list, &event));
+        EXPECT(values[15], 7);
+        break;
+    case 4:
+        values[0] = 7;
+        OK(clEnqueueWriteBuffer(where, buffer, CL_TRUE, 64, 4, values, waits, list, &event));
+        break;
+    default:
+        mapped = clEnqueueMapBuffer(where, buffer, CL_TRUE, CL_MAP_READ, 0, 64, waits, list, &event,
+                                    &error);
+        OK(error);
+        EXPECT(mapped[15], 7);
+        OK(clEnqueueUnmapMemObject(where, buffer, mapped, 0, NULL, NULL));
+        break;
+    }
+    OK(clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL));
+    EXPECT(status, CL_COMPLETE);
+    OK(clReleaseEvent(event));
+}
+
+enum { KINDS = 6 };
+static cl_command_queue held;
+
+static void *blocks(void *data)
 {
     struct user *user = data;
-    OK(clWaitForEvents(1, &user->event));
+    /* One map: of several at one address PoCL ends whichever it finds. */
+    int kind = user->number == 0 ? KINDS - 1 : user->number % (KINDS - 1);
+    block(held, shared, kind, 1, &user->event);
     return NULL;
 }
 
-/* More threads wait than there are places for calls that wait. */
-static void many_waiters(void)
+/* Hundreds of threads block, in every kind of call, until another one that blocks in all of them,
+ * too, lets them go. */
+static void many_blocked(void)
 {
-    enum { N = 90 };
+    enum { N = 300 };
     static struct user users[N];
+    cl_mem other = buffer_of(4096);
     cl_event never = gate();
+    held = new_queue(0);
+    shared = buffer_of(4096);
+    launch(queue, "put", shared, 7, 1024, 0, NULL, NULL);
+    launch(queue, "put", other, 7, 1024, 0, NULL, NULL);
+    OK(clFinish(queue));
+    OK(clEnqueueMarkerWithWaitList(held, 1, &never, NULL));
     for (int i = 0; i < N; i++) {
+        users[i].number = i;
         users[i].event = never;
-        EXPECT(pthread_create(&users[i].id, NULL, waits, &users[i]), 0);
+        EXPECT(pthread_create(&users[i].id, NULL, blocks, &users[i]), 0);
     }
     usleep(500000);
+    for (int kind = 0; kind < KINDS; kind++) {
+        block(queue, other, kind, 0, NULL);
+    }
     OK(clSetUserEventStatus(never, CL_COMPLETE));
     for (int i = 0; i < N; i++) {
         EXPECT(pthread_join(users[i].id, NULL), 0);
     }
     OK(clReleaseEvent(never));
+    OK(clReleaseMemObject(shared));
+    OK(clReleaseMemObject(other));
+    OK(clReleaseCommandQueue(held));
 }
 
 static void *works(void *data)
@@ -758,7 +825,6 @@ static void threads_large(void)
 
 /* Thread A enqueues one way, tells B; B enqueues after it in the same queue. */
 static int turn;
-static cl_mem shared;
 static pthread_mutex_t turn_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turn_changed = PTHREAD_COND_INITIALIZER;
 
@@ -1085,7 +1151,7 @@ int main(int argc, char **argv)
         S(failed_gate),
         S(null_outs),
         S(empty_arrays),
-        S(many_waiters),
+        S(many_blocked),
         S(threads),
         S(threads_large),
         S(thread_order),
