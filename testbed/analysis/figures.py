@@ -1,14 +1,17 @@
-"""Figures of a run as PNG and SVG: speed-up over the baseline, and the processor time it costs.
+"""Draws the charts of a run as figures for print: PNG, SVG, PDF, and their data as CSV.
 
-Bars differ in hatch as well as in colour, and the colours differ in lightness (the colour-blind
-palette of seaborn), so that the figures survive grey printing.  Each figure says what it shows,
-with units, and its caption gives the number of trials, the machine and the commit.
+A system has the same colour, hatch, line and marker in every figure of a run.  Colours are those of
+seaborn's colour-blind palette; hatches, lines and markers tell them apart in grey.  Each figure
+says what it shows, with units, and its caption gives the number of trials, the machine and the
+commit.
 """
 
 from __future__ import annotations
 
+import csv
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,49 +23,84 @@ import seaborn
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from testbed.analysis.charts import Chart, Panel, Record
 from testbed.analysis.samples import Run
-from testbed.analysis.tables import PROCESSOR, Comparison, Row
 
 HATCHES = ("", "//", "\\\\", "xx", "..", "++", "oo", "--", "**", "||")
+LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)))
+MARKERS = "osD^vPX<>*"
 RESOLUTION_DPI = 160
-PANEL_INCHES = (4.6, 3.6)
-CAPTION_COLUMNS = 82  # per panel side by side
-FORMATS = ("png", "svg")
+PANEL_INCHES = (4.8, 3.4)
+PANELS_LIMIT = 6  # of one figure; more are continued in another
+BAR_INCHES = 0.17
+PANEL_BARS = 18  # more bars than these make a panel wider
+CAPTION_COLUMNS = 84  # per panel side by side
+FORMATS = ("png", "svg", "pdf")
 
-Look = tuple[Any, str]
+
+@dataclass(frozen=True)
+class Look:
+    """How one system, or one part, is drawn wherever it appears."""
+
+    colour: Any
+    hatch: str
+    line: Any
+    marker: str
 
 
-def draw(run: Run, comparisons: Sequence[Comparison], out: Path) -> list[Path]:
-    """Write all figures of a run into `out`; returns the files.  A group without data has none."""
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as written: its files, the last of which holds its data."""
+
+    name: str
+    title: str
+    caption: str
+    records: tuple[Record, ...]
+    files: tuple[Path, ...]
+
+    @property
+    def svg(self) -> Path:
+        return next(file for file in self.files if file.suffix == ".svg")
+
+
+def draw(run: Run, charts: Sequence[Chart], out: Path) -> tuple[Drawn, ...]:
+    """Write all figures of a run into `out`, and nothing else there."""
     out.mkdir(parents=True, exist_ok=True)
-    # Names written into an SVG must not depend on the time or on chance.
-    matplotlib.rcParams["svg.hashsalt"] = "wormhole-testbed"
+    # Names written into an SVG must not depend on the time or on chance.  Type 42 fonts are what
+    # publishers take.
+    matplotlib.rcParams.update({"svg.hashsalt": "wormhole-testbed", "pdf.fonttype": 42})
     seaborn.set_theme(style="whitegrid", context="paper")
-    files: list[Path] = []
-    with_ratio = [c for c in comparisons if any(row.ratio for row in c.rows)]
-    if with_ratio:
-        files += _save(_speedup_figure(run, with_ratio), out / "speedup")
-    with_times = [c for c in comparisons if any(_processor_parts(row) for row in c.rows)]
-    if with_times:
-        files += _save(_processor_figure(run, with_times), out / "processor_time")
-    return files
+    looks = system_looks(run)
+    drawn = [one for chart in charts for one in _draw_chart(run, chart, looks, out)]
+    # A figure of data that the run no longer has would be taken for its own.
+    written = {file for one in drawn for file in one.files}
+    for file in out.iterdir():
+        if file not in written and file.suffix in {*(f".{kind}" for kind in FORMATS), ".csv"}:
+            file.unlink()
+    return tuple(drawn)
 
 
-def caption(run: Run, comparisons: Sequence[Comparison], what: str) -> str:
-    """n, what the bars are, machine and commit, from the manifest."""
-    rows = [row for comparison in comparisons for row in comparison.rows]
-    counts = sorted({row.ok for row in rows if row.speed is not None})
-    trials = (
-        f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}" if counts else "0"
-    )
+def system_looks(run: Run) -> dict[str, Look]:
+    """A look for every system, the experiment's order first."""
+    names = [str(s["name"]) for s in run.experiment.get("systems", [])]
+    names += [name for group in run.groups for name in group.systems]
+    return _looks(tuple(dict.fromkeys(names)))
+
+
+def caption(run: Run, chart: Chart) -> str:
+    """n, what the marks are, machine and commit, from the manifest."""
+    counts = chart.trials
+    trials = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0] if counts else 0}"
     host = _mapping(run.manifest, "host")
     commit = _mapping(run.manifest, "commit")
     accelerator = _mapping(run.manifest, "accelerator")
     device = _mapping(run.manifest, "opencl")
     words = [
-        f"n = {trials} trials a system; {what}.",
+        f"n = {trials} trials a system; {chart.what}.",
         f"Host: {host.get('cpu_model', 'unknown processor')}, {host.get('cores', '?')} cores;"
         f" guests: {str(accelerator.get('kind', 'none')).upper()};"
         f" device: {device.get('device', 'unknown')}.",
@@ -70,132 +108,296 @@ def caption(run: Run, comparisons: Sequence[Comparison], what: str) -> str:
         + (" with local changes" if commit.get("dirty") else "")
         + f", {run.manifest.get('started_utc', '')}.",
     ]
-    width = CAPTION_COLUMNS * min(max(len(comparisons), 1), 2)
-    return "\n".join(textwrap.fill(line, width) for line in words)
+    return "\n".join(words)
 
 
-def _speedup_figure(run: Run, comparisons: Sequence[Comparison]) -> Figure:
-    figure, panels = _panels(len(comparisons))
-    names = dict.fromkeys(row.system for comparison in comparisons for row in comparison.rows)
-    looks = {
-        name: (colour, HATCHES[index % len(HATCHES)])
-        for index, (name, colour) in enumerate(zip(names, _colours(len(names)), strict=True))
-    }
-    for axes, comparison in zip(panels, comparisons, strict=True):
-        _speedup_bars(axes, comparison, looks)
-    _finish(
-        figure,
-        f"Training speed relative to {run.baseline}",
-        caption(
-            run,
-            comparisons,
-            "bars: geometric mean of the ratios of each round; whiskers: 95 % bootstrap interval "
-            "(none with fewer than 3 rounds)",
-        ),
-    )
+def _draw_chart(run: Run, chart: Chart, looks: Mapping[str, Look], out: Path) -> list[Drawn]:
+    drawn = []
+    for index in range(0, len(chart.panels), PANELS_LIMIT):
+        panels = chart.panels[index : index + PANELS_LIMIT]
+        number = index // PANELS_LIMIT + 1
+        name = chart.kind if number == 1 else f"{chart.kind}-{number}"
+        text = caption(run, chart)
+        figure = _DRAWERS[chart.kind](panels, looks, run.baseline)
+        _finish(figure, chart.title, text, len(panels))
+        records = tuple(record for panel in panels for record in panel.records)
+        files = (*_save(figure, out / name), _save_data(records, out / f"{name}.csv"))
+        drawn.append(Drawn(name, chart.title, text, records, files))
+    return drawn
+
+
+def _speedup(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -> Figure:
+    bars = max(len(panel.records) for panel in panels)
+    figure, grid = _grid(len(panels), bars)
+    several = any(len(_values(panel, "workload")) > 1 for panel in panels)
+    for axes, panel in zip(grid, panels, strict=True):
+        workloads, systems = _values(panel, "workload"), _values(panel, "system")
+        where: dict[tuple[str, str], float] = {}
+        for group, workload in enumerate(workloads):
+            for index, system in enumerate(systems):
+                # One workload: a bar at each tick.  Several: a group of bars at each tick.
+                where[workload, system] = (
+                    group + (index - (len(systems) - 1) / 2) * 0.84 / len(systems)
+                    if several
+                    else index
+                )
+        width = 0.84 / len(systems) if several else 0.8
+        for record in panel.records:
+            at = where[record["workload"], record["system"]]
+            _ratio_bar(axes, at, width, record, looks[record["system"]], small=several)
+        axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+        axes.margins(y=0.15)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(f"steps/s over steps/s of {baseline} (ratio)")
+        axes.set_title(panel.title if several else f"{workloads[0]}, {panel.title}", fontsize=9)
+        _name_ticks(axes, workloads if several else systems, "workload" if several else "system")
+    if several:
+        systems = list(dict.fromkeys(s for panel in panels for s in _values(panel, "system")))
+        _legend(figure, {system: looks[system] for system in systems}, "system")
     return figure
 
 
-def _speedup_bars(axes: Axes, comparison: Comparison, looks: Mapping[str, Look]) -> None:
-    """One bar a system; `looks` gives a system the same look in every panel."""
-    for index, row in enumerate(comparison.rows):
-        colour, hatch = looks[row.system]
-        if row.ratio is None:
-            axes.annotate(row.status, (index, 0), rotation=90, ha="center", va="bottom", fontsize=8)
-            continue
-        ratio = row.ratio
-        error = None
-        if ratio.low is not None and ratio.high is not None:
-            error = [
-                [max(0.0, ratio.estimate - ratio.low)],
-                [max(0.0, ratio.high - ratio.estimate)],
-            ]
-        axes.bar(
-            index,
-            ratio.estimate,
-            yerr=error,
-            capsize=4,
-            color=colour,
-            edgecolor="black",
-            hatch=hatch,
-        )
-        top = ratio.high if ratio.high is not None else ratio.estimate
+def _ratio_bar(
+    axes: Axes, at: float, width: float, record: Record, look: Look, small: bool
+) -> None:
+    size = 6 if small else 8
+    if record["ratio"] is None:
         axes.annotate(
-            f"{ratio.estimate:.2f}",
-            (index, top),
-            xytext=(0, 2),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=8,
+            record["status"], (at, 0), rotation=90, ha="center", va="bottom", fontsize=size
         )
-    axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
-    axes.margins(y=0.12)
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel(f"steps/s over steps/s of {comparison.baseline} (ratio)")
-    _name_systems(axes, comparison)
-
-
-def _processor_figure(run: Run, comparisons: Sequence[Comparison]) -> Figure:
-    figure, panels = _panels(len(comparisons))
-    names = [
-        name
-        for name in PROCESSOR
-        if any(
-            name in _processor_parts(row) for comparison in comparisons for row in comparison.rows
-        )
-    ]
-    looks = {
-        name: (colour, HATCHES[index])
-        for index, (name, colour) in enumerate(zip(names, _colours(len(names)), strict=True))
-    }
-    for axes, comparison in zip(panels, comparisons, strict=True):
-        _processor_bars(axes, comparison, looks)
-    handles = [
-        Patch(facecolor=colour, hatch=hatch, edgecolor="black", label=name)
-        for name, (colour, hatch) in looks.items()
-    ]
-    figure.legend(handles=handles, title="process", loc="outside right upper")
-    what = (
-        "bars: mean user + system time of each process, from its start to its end;"
-        " in a guest the client's is part of the VM's"
+        return
+    axes.bar(
+        at,
+        record["ratio"],
+        width,
+        yerr=_error(record["ratio"], record),
+        capsize=2 if small else 4,
+        color=look.colour,
+        edgecolor="black",
+        linewidth=0.6 if small else 1.0,
+        hatch=look.hatch,
     )
-    _finish(figure, "Processor time of a whole trial", caption(run, comparisons, what))
+    _annotate(
+        axes,
+        f"{record['ratio']:.3g}" if small else f"{record['ratio']:.2f}",
+        at,
+        record["high"] if record["high"] is not None else record["ratio"],
+        size,
+        90 if small else 0,
+    )
+
+
+def _ladder(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -> Figure:
+    figure, grid = _grid(len(panels), 0)
+    for axes, panel in zip(grid, panels, strict=True):
+        names = [panel.records[0]["from"]]
+        _waterfall_bar(axes, 0, 1.0, 1.0, looks[names[0]])
+        for index, record in enumerate(panel.records, start=1):
+            low, high = sorted((record["speed_before"], record["speed_after"]))
+            _waterfall_bar(axes, index, low, high, looks[record["system"]])
+            axes.plot(
+                [index - 1.4, index + 0.4],
+                [record["speed_before"]] * 2,
+                color="black",
+                linewidth=0.7,
+                linestyle=":",
+            )
+            text = f"×{record['factor']:.2f}"
+            if record["low"] is not None:
+                text += f"\n[{record['low']:.2f}, {record['high']:.2f}]"
+            _annotate(axes, text, index, high, 7)
+            names.append(textwrap.fill("+ " + (record["cause"] or record["system"]), 13))
+        total = panel.records[-1]["speed_after"]
+        _waterfall_bar(
+            axes, len(names), min(1.0, total), max(1.0, total), Look("white", "", "", "")
+        )
+        _annotate(axes, f"×{total:.2f}", len(names), max(1.0, total), 7)
+        names.append(f"= {panel.records[-1]['system']}")
+        axes.axhline(1.0, color="black", linewidth=0.8)
+        axes.set_yscale("log")
+        speeds = [s for r in panel.records for s in (r["speed_before"], r["speed_after"])]
+        axes.set_ylim(min(speeds) / 1.25, max(speeds) * max(speeds) ** 0.12 * 1.35)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylabel(f"speed relative to {panel.records[0]['from']} (log)")
+        axes.set_title(panel.title, fontsize=9)
+        axes.set_xticks(range(len(names)), names, fontsize=7)
+        axes.grid(axis="x", visible=False)
     return figure
 
 
-def _processor_bars(axes: Axes, comparison: Comparison, looks: Mapping[str, Look]) -> None:
-    """One bar a system, stacked from its processes."""
-    for index, row in enumerate(comparison.rows):
-        bottom = 0.0
-        for name, seconds in _processor_parts(row).items():
-            colour, hatch = looks[name]
-            axes.bar(index, seconds, bottom=bottom, color=colour, edgecolor="black", hatch=hatch)
-            bottom += seconds
-    axes.set_ylabel("user + system time (s)")
-    _name_systems(axes, comparison)
+def _waterfall_bar(axes: Axes, at: float, low: float, high: float, look: Look) -> None:
+    # A bar without height still shows where it stands.
+    high = max(high, low * 1.004)
+    axes.bar(
+        at,
+        high - low,
+        0.8,
+        bottom=low,
+        color=look.colour,
+        edgecolor="black",
+        hatch=look.hatch,
+    )
 
 
-def _processor_parts(row: Row) -> dict[str, float]:
-    """Host seconds by process.  A client in a guest runs inside the VM: its time is there."""
-    found = {}
-    for name, pair in PROCESSOR.items():
-        values = [row.means.get(key) for key in pair]
-        if any(value is not None for value in values):
-            found[name] = sum(value for value in values if value is not None)
-    if "VM" in found:
-        found.pop("client", None)
-    return found
+def _breakdown(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) -> Figure:
+    figure, grid = _grid(len(panels), 0)
+    parts = tuple(dict.fromkeys(r["part"] for panel in panels for r in panel.records))
+    looks = _looks(parts)
+    for axes, panel in zip(grid, panels, strict=True):
+        systems = _values(panel, "system")
+        for index, system in enumerate(systems):
+            records = [record for record in panel.records if record["system"] == system]
+            bottom = 0.0
+            for record in records:
+                _stacked(axes, index, record["seconds"], bottom, looks[record["part"]])
+                bottom += record["seconds"]
+            share = records[0]["extra_share"]
+            if share is not None:
+                _annotate(axes, f"extra {100 * share:.0f} %", index, bottom, 8)
+        axes.margins(y=0.12)
+        axes.set_ylabel("time of all forwarded calls (s)")
+        axes.set_title(panel.title, fontsize=9)
+        _name_ticks(axes, systems, "system")
+    _legend(figure, looks, "part")
+    return figure
 
 
-def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    columns = min(count, 2)
+def _processor(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) -> Figure:
+    figure, grid = _grid(len(panels), 0)
+    looks = _looks(tuple(dict.fromkeys(r["process"] for p in panels for r in p.records)))
+    for axes, panel in zip(grid, panels, strict=True):
+        systems = _values(panel, "system")
+        for index, system in enumerate(systems):
+            bottom = 0.0
+            for record in (r for r in panel.records if r["system"] == system):
+                look = looks[record["process"]]
+                _stacked(axes, index, record["user_s"], bottom, look)
+                bottom += record["user_s"]
+                _stacked(axes, index, record["kernel_s"], bottom, look, alpha=0.45)
+                bottom += record["kernel_s"]
+        axes.set_ylabel("user + kernel time (s)")
+        axes.set_title(panel.title, fontsize=9)
+        _name_ticks(axes, systems, "system")
+    _legend(figure, looks, "process")
+    return figure
+
+
+def _latency(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -> Figure:
+    figure, grid = _grid(len(panels), 0)
+    for axes, panel in zip(grid, panels, strict=True):
+        for system in _values(panel, "system"):
+            records = [record for record in panel.records if record["system"] == system]
+            look = looks[system]
+            axes.plot(
+                [record["ms"] for record in records],
+                [record["share_of_steps"] for record in records],
+                color=look.colour,
+                linestyle=look.line,
+                marker=look.marker,
+                markevery=20,
+                markersize=4,
+            )
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel("time of a step (ms, log)")
+        axes.set_ylabel("share of steps")
+        axes.set_title(panel.title, fontsize=9)
+    _line_legend(figure, panels, looks)
+    return figure
+
+
+def _batch(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -> Figure:
+    figure, grid = _grid(len(panels), 0)
+    for axes, panel in zip(grid, panels, strict=True):
+        for system in _values(panel, "system"):
+            records = sorted(
+                (record for record in panel.records if record["system"] == system),
+                key=lambda record: int(record["batch"]),
+            )
+            errors = [_error(r["samples_per_s"], r) or [[0.0], [0.0]] for r in records]
+            look = looks[system]
+            axes.errorbar(
+                [record["batch"] for record in records],
+                [record["samples_per_s"] for record in records],
+                yerr=[[error[side][0] for error in errors] for side in (0, 1)],
+                color=look.colour,
+                linestyle=look.line,
+                marker=look.marker,
+                markersize=5,
+                capsize=3,
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([int(size) for size in sorted(set(_numbers(panel, "batch")))])
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("batch size (samples, log)")
+        axes.set_ylabel("samples/s")
+        axes.set_title(panel.title, fontsize=9)
+    _line_legend(figure, panels, looks)
+    return figure
+
+
+_DRAWERS: dict[str, Callable[[Sequence[Panel], Mapping[str, Look], str], Figure]] = {
+    "speedup": _speedup,
+    "ladder": _ladder,
+    "breakdown": _breakdown,
+    "processor_time": _processor,
+    "latency": _latency,
+    "batch": _batch,
+}
+
+
+def _stacked(
+    axes: Axes, at: float, height: float, bottom: float, look: Look, alpha: float = 1.0
+) -> None:
+    axes.bar(
+        at,
+        height,
+        0.8,
+        bottom=bottom,
+        color=(*look.colour[:3], alpha),
+        edgecolor="black",
+        linewidth=0.6,
+        hatch=look.hatch,
+    )
+
+
+def _annotate(axes: Axes, text: str, at: float, top: float, size: int, rotation: int = 0) -> None:
+    axes.annotate(
+        text,
+        (at, top),
+        xytext=(0, 2),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=size,
+        rotation=rotation,
+    )
+
+
+def _error(estimate: float, record: Record) -> list[list[float]] | None:
+    """Lengths of the whiskers below and above, or None without an interval."""
+    low, high = record["low"], record["high"]
+    if low is None or high is None:
+        return None
+    return [[max(0.0, estimate - low)], [max(0.0, high - estimate)]]
+
+
+def _grid(count: int, bars: int) -> tuple[Figure, list[Axes]]:
+    """Axes for `count` panels, wider where one has many bars."""
+    wide = PANEL_INCHES[0] + max(0, bars - PANEL_BARS) * BAR_INCHES
+    columns = 1 if wide > 1.6 * PANEL_INCHES[0] else min(count, 2)
     lines = -(-count // columns)
     figure, grid = pyplot.subplots(
         lines,
         columns,
         squeeze=False,
-        figsize=(PANEL_INCHES[0] * max(columns, 1.4), PANEL_INCHES[1] * lines + 1.0),
+        figsize=(wide * max(columns, 1.4), PANEL_INCHES[1] * lines + 1.0),
         layout="constrained",
     )
     panels = list(grid.flat)
@@ -204,32 +406,82 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, panels[:count]
 
 
-def _name_systems(axes: Axes, comparison: Comparison) -> None:
-    names = [row.system for row in comparison.rows]
-    axes.set_xticks(range(len(names)), names, rotation=25, ha="right")
-    axes.set_xlabel("system")
-    axes.set_title(comparison.group.title, fontsize=9)
+def _name_ticks(axes: Axes, names: Sequence[str], label: str) -> None:
+    axes.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=8)
+    axes.set_xlabel(label)
     axes.grid(axis="x", visible=False)
 
 
-def _finish(figure: Figure, title: str, text: str) -> None:
+def _legend(figure: Figure, looks: Mapping[str, Look], title: str) -> None:
+    handles = [
+        Patch(facecolor=look.colour, hatch=look.hatch, edgecolor="black", label=name)
+        for name, look in looks.items()
+    ]
+    figure.legend(handles=handles, title=title, loc="outside right upper", handleheight=1.6)
+
+
+def _line_legend(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, Look]) -> None:
+    systems = dict.fromkeys(system for panel in panels for system in _values(panel, "system"))
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=looks[name].colour,
+            linestyle=looks[name].line,
+            marker=looks[name].marker,
+            label=name,
+        )
+        for name in systems
+    ]
+    figure.legend(handles=handles, title="system", loc="outside right upper", handlelength=3.6)
+
+
+def _finish(figure: Figure, title: str, text: str, panels: int) -> None:
+    columns = max(int(CAPTION_COLUMNS * figure.get_figwidth() / PANEL_INCHES[0]), 1)
     figure.suptitle(title)
-    figure.supxlabel(text, fontsize=7, x=0.01, ha="left")
+    lines = "\n".join(textwrap.fill(line, columns) for line in text.split("\n"))
+    figure.supxlabel(lines, fontsize=7, x=0.01, ha="left")
 
 
-def _colours(count: int) -> list[Any]:
-    return list(seaborn.color_palette("colorblind", max(count, 1)))[:count]
+def _looks(names: Sequence[str]) -> dict[str, Look]:
+    colours = seaborn.color_palette("colorblind", max(len(names), 1))
+    return {
+        name: Look(
+            colours[index],
+            # Ten colours: beyond them the hatches go on out of step, so that no look comes twice.
+            HATCHES[(index + index // len(HATCHES)) % len(HATCHES)],
+            LINES[index % len(LINES)],
+            MARKERS[index % len(MARKERS)],
+        )
+        for index, name in enumerate(names)
+    }
+
+
+def _values(panel: Panel, key: str) -> list[str]:
+    return list(dict.fromkeys(str(record[key]) for record in panel.records))
+
+
+def _numbers(panel: Panel, key: str) -> list[float]:
+    return [float(record[key]) for record in panel.records]
 
 
 def _save(figure: Figure, base: Path) -> list[Path]:
     files = []
+    without_time = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     for kind in FORMATS:
-        path = base.with_suffix(f".{kind}")
-        metadata = {"Date": None} if kind == "svg" else None
-        figure.savefig(path, dpi=RESOLUTION_DPI, metadata=metadata)
+        path = base.with_name(f"{base.name}.{kind}")
+        figure.savefig(path, dpi=RESOLUTION_DPI, metadata=without_time.get(kind))
         files.append(path)
     pyplot.close(figure)
     return files
+
+
+def _save_data(records: Sequence[Record], path: Path) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as sink:
+        writer = csv.DictWriter(sink, fieldnames=list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+    return path
 
 
 def _mapping(manifest: Mapping[str, Any], key: str) -> Mapping[str, Any]:

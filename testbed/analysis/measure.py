@@ -17,6 +17,7 @@ the steps between them.  Processor seconds are those of whole processes, from st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 Event = Mapping[str, Any]
@@ -78,6 +79,12 @@ def window(steps: Mapping[int, int], warmup_steps: int) -> tuple[int, int]:
     return max(warmup_steps - 1, 0), len(steps) - 1
 
 
+def step_durations_ms(events: Iterable[Event], warmup_steps: int) -> tuple[float, ...]:
+    """Milliseconds of each step after the warm-up."""
+    ends = list(step_times(of_source(events, "program")).values())[max(warmup_steps - 1, 0) :]
+    return tuple(1e-6 * (end - begin) for begin, end in pairwise(ends))
+
+
 def own_cpu_s(events: Iterable[Event]) -> float:
     """Processor seconds of the host that everything belonging to the trial used."""
     total = 0.0
@@ -114,6 +121,8 @@ def _processor_time(events: Sequence[Event]) -> dict[str, Metric]:
         if group:
             for kind in ("user_s", "system_s"):
                 found[f"{name}_{kind}"] = sum(_number(event, kind) for event in group)
+    if groups["client"]:
+        found["client_wall_s"] = sum(_number(event, "wall_s") for event in groups["client"])
     return found
 
 

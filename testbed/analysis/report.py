@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.analysis import tables
+from testbed.analysis.breakdown import read_breakdown
+from testbed.analysis.charts import charts
 from testbed.analysis.samples import Run, load_run
 from testbed.errors import TestbedError
 
@@ -24,7 +26,7 @@ class Report:
 
 
 def plot(path: Path, with_figures: bool = True) -> Report:
-    """Write tables (text, Markdown, CSV, JSON) and figures (PNG, SVG) beside the raw record.
+    """Write tables and figures beside the raw record, each in every format.
 
     Raises TestbedError if the run cannot be read or the files cannot be written.
     """
@@ -38,6 +40,7 @@ def plot(path: Path, with_figures: bool = True) -> Report:
         for name, content in (
             ("table.txt", text + "\n"),
             ("table.md", tables.markdown(comparisons)),
+            ("table.tex", tables.latex(comparisons)),
             ("table.csv", tables.csv_text(comparisons)),
             ("table.json", tables.json_text(comparisons)),
         ):
@@ -47,7 +50,8 @@ def plot(path: Path, with_figures: bool = True) -> Report:
             # Imported here: matplotlib takes a second, and most tasks draw nothing.
             from testbed.analysis.figures import draw
 
-            files += draw(run, comparisons, path / FIGURES)
+            figures = draw(run, charts(run, comparisons, read_breakdown(path)), path / FIGURES)
+            files += [file for figure in figures for file in figure.files]
     except OSError as error:
         raise TestbedError(
             f"cannot write tables and figures to {path}: {error.strerror or error}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.analysis.measure import Metric, measure
+from testbed.analysis.measure import Metric, measure, step_durations_ms
 from testbed.analysis.rundir import TRIALS, read_lines, read_manifest
 from testbed.errors import TestbedError
 
@@ -26,8 +26,15 @@ class Sample:
     warmup: bool
     status: str
     detail: str
-    noisy: bool
+    noise: tuple[str, ...]
+    logs: str
     metrics: Mapping[str, Metric]
+    step_ms: tuple[float, ...]
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the host was not quiet, by the rule in the manifest; `noise` says why."""
+        return bool(self.noise)
 
     @property
     def counts(self) -> bool:
@@ -57,12 +64,16 @@ class Group:
         return [s for s in self.samples if s.system == system and not s.warmup]
 
     @property
+    def place(self) -> str:
+        """The placement, with what runs the guest's code where there is a guest."""
+        if self.placement == "process":
+            return self.placement
+        return f"{self.placement} ({self.accelerator.upper()})"
+
+    @property
     def title(self) -> str:
         """Form and placement are always said."""
-        where = self.placement
-        if self.placement == "guest":
-            where += f" ({self.accelerator.upper()})"
-        return f"{self.workload}, {self.form}, {where} placement"
+        return f"{self.workload}, {self.form}, {self.place} placement"
 
 
 @dataclass(frozen=True)
@@ -124,22 +135,36 @@ def _sample(run: Path, entry: Mapping[str, Any]) -> Sample:
         warmup=bool(entry["warmup"]),
         status=str(entry["status"]),
         detail=str(entry.get("detail", "")),
-        noisy=bool(entry.get("noise", {}).get("noisy", False)),
+        noise=tuple(str(reason) for reason in entry.get("noise", {}).get("reasons", ())),
+        logs=str(entry.get("logs", "")),
         metrics=measure(events, warmup_steps),
+        step_ms=step_durations_ms(events, warmup_steps),
     )
 
 
 def _groups(
     samples: Iterable[Sample], manifest: Mapping[str, Any], accelerator: str
 ) -> tuple[Group, ...]:
-    """Split by part, workload and placement; systems in the experiment's order."""
-    order = [str(s["name"]) for s in manifest.get("experiment", {}).get("systems", [])]
+    """Split by part, workload and placement; workloads and systems in the experiment's order."""
+    experiment = manifest.get("experiment", {})
+    order = [str(s["name"]) for s in experiment.get("systems", [])]
     found: dict[tuple[str, str, str, str], list[Sample]] = {}
     for sample in samples:
         key = (sample.part, sample.form, sample.workload, sample.placement)
         found.setdefault(key, []).append(sample)
+    # A round's order is chance; placements and parts come one after another.
+    workloads = [str(w) for part in experiment.get("parts", []) for w in part.get("workloads", [])]
+    places = list(dict.fromkeys((key[3], key[0]) for key in found))
+    in_order = sorted(
+        found,
+        key=lambda key: (
+            places.index((key[3], key[0])),
+            workloads.index(key[2]) if key[2] in workloads else len(workloads),
+        ),
+    )
     groups = []
-    for (part, form, workload, placement), members in found.items():
+    for key in in_order:
+        (part, form, workload, placement), members = key, found[key]
         seen = dict.fromkeys(sample.system for sample in members)
         systems = [name for name in order if name in seen]
         systems += [name for name in seen if name not in order]

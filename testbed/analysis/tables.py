@@ -1,7 +1,8 @@
-"""Tables of a run: for the terminal, as Markdown, CSV and JSON.
+"""Tables of a run: for the terminal, as Markdown, LaTeX, CSV and JSON.
 
 A system of which a trial failed or gave other outputs than native is shown as such and has no
-speed.  Form and placement stand in every title.
+speed.  Form and placement stand in every title.  Noisy trials count, by the rule in the manifest;
+where there are some, what would come out without them stands beside.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Row:
     speed: Interval | None
     ratio: Interval | None
     ratio_to_native: Interval | None
+    quiet_ratio: Interval | None
     verdict: str
     means: Mapping[str, float | None]
     facts: Mapping[str, str]
@@ -129,10 +131,34 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
     parts = []
     for comparison in comparisons:
         parts.append(f"### {comparison.group.title}\n")
-        for heading, table in _tables(comparison):
+        for heading, table in tables_of(comparison):
             parts.append(f"**{heading}**\n")
             parts.append(_markdown_table(table) + "\n")
-        parts += [f"{note}\n" for note in _notes(comparison)]
+        parts += [f"{note}\n" for note in notes_of(comparison)]
+    return "\n".join(parts)
+
+
+def latex(comparisons: Sequence[Comparison]) -> str:
+    """All tables as LaTeX for the package booktabs, a caption and label each."""
+    # Imported here: it takes half a second, and most tasks write no table.
+    import pandas
+
+    parts = ["% needs \\usepackage{booktabs}"]
+    for comparison in comparisons:
+        group = comparison.group
+        for index, (heading, table) in enumerate(tables_of(comparison), start=1):
+            columns = table[0]
+            styler = pandas.DataFrame(table[1:], columns=columns).style.hide(axis="index")
+            styler = styler.format(escape="latex").format_index(escape="latex", axis="columns")
+            parts.append(
+                styler.to_latex(
+                    hrules=True,
+                    column_format="l" + "r" * (len(columns) - 1),
+                    caption=f"{_latex_text(group.title)}: {_latex_text(heading)}",
+                    label=f"tab:{group.workload}-{group.form}-{group.placement}-{index}",
+                    position_float="centering",
+                )
+            )
     return "\n".join(parts)
 
 
@@ -207,11 +233,17 @@ def _row(
     minimum_effect: float,
 ) -> Row:
     samples = group.of(system)
+    quiet = {name: _quiet(group.of(name), speeds.get(name, {})) for name in (system, baseline)}
     good = [sample for sample in samples if sample.counts]
     usable = speeds[system]
     ratio = paired_ratio(usable, speeds.get(baseline, {}))
     to_native = paired_ratio(usable, speeds.get("native", {}))
-    keys = [*TRAFFIC, *COUNTED, *(key for pair in PROCESSOR.values() for key in pair)]
+    keys = [
+        *TRAFFIC,
+        *COUNTED,
+        "client_wall_s",
+        *(key for pair in PROCESSOR.values() for key in pair),
+    ]
     return Row(
         system=system,
         trials=len(samples),
@@ -221,6 +253,7 @@ def _row(
         speed=rate_interval(list(usable.values())) if usable else None,
         ratio=ratio,
         ratio_to_native=to_native,
+        quiet_ratio=paired_ratio(quiet[system], quiet[baseline]),
         verdict="baseline" if system == baseline else verdict(ratio, minimum_effect),
         means={key: _mean(good, key) for key in keys},
         facts={key: _fact(samples, key) for key in FACTS},
@@ -248,6 +281,12 @@ def speeds_of(samples: Sequence[Sample]) -> dict[int, float]:
     return found
 
 
+def _quiet(samples: Sequence[Sample], speeds: Mapping[int, float]) -> dict[int, float]:
+    """The speeds of rounds in which the system's trial was not noisy."""
+    noisy = {sample.round for sample in samples if sample.noisy}
+    return {number: speed for number, speed in speeds.items() if number not in noisy}
+
+
 def _mean(samples: Sequence[Sample], metric: str) -> float | None:
     values = [value for value in (sample.number(metric) for sample in samples) if value is not None]
     return sum(values) / len(values) if values else None
@@ -259,7 +298,7 @@ def _fact(samples: Sequence[Sample], key: str) -> str:
     return ", ".join(values) or MISSING
 
 
-def _tables(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
+def tables_of(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
     """The three tables of a group and the ladder, as rows of text with headings first."""
     tables = [("speed", _speed_table(comparison))]
     if any(row.means[key] is not None for row in comparison.rows for key in TRAFFIC):
@@ -275,23 +314,23 @@ def _tables(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
 
 
 def _speed_table(comparison: Comparison) -> list[list[str]]:
-    heading = ["system", "steps/s", "ratio to " + comparison.baseline, "verdict", "ok/trials"]
-    has_native = comparison.baseline != "native" and any(
-        row.system == "native" for row in comparison.rows
-    )
-    if has_native:
-        heading.insert(3, "ratio to native")
-    table = [heading]
+    baseline = comparison.baseline
+    has_native = baseline != "native" and any(r.system == "native" for r in comparison.rows)
+    has_noise = any(row.noisy for row in comparison.rows)
+    table = [["system", "steps/s", f"ratio to {baseline}"]]
+    table[0] += ["ratio to native"] if has_native else []
+    table[0] += ["without noisy trials"] if has_noise else []
+    table[0] += ["verdict", "ok/trials"]
     for row in comparison.rows:
         if row.speed is None:
             why = "not measured in this run" if row.status == "ok" else row.status
-            cells = [row.system, f"none: {why}", MISSING, MISSING]
+            cells = [row.system, f"none: {why}", MISSING]
         else:
-            word = row.verdict
-            cells = [row.system, interval_text(row.speed), interval_text(row.ratio), word]
+            cells = [row.system, interval_text(row.speed), interval_text(row.ratio)]
+        cells += [interval_text(row.ratio_to_native)] if has_native else []
+        cells += [interval_text(row.quiet_ratio)] if has_noise else []
+        cells.append(MISSING if row.speed is None else row.verdict)
         cells.append(f"{row.ok}/{row.trials}" + (f" ({row.noisy} noisy)" if row.noisy else ""))
-        if has_native:
-            cells.insert(3, interval_text(row.ratio_to_native))
         table.append(cells)
     return table
 
@@ -337,9 +376,9 @@ def _ladder_table(comparison: Comparison) -> list[list[str]]:
 
 def _aligned(comparison: Comparison) -> str:
     lines = [comparison.group.title, "=" * len(comparison.group.title)]
-    for heading, table in _tables(comparison):
+    for heading, table in tables_of(comparison):
         lines += [f"-- {heading}", *text_table(table)]
-    lines += _notes(comparison)
+    lines += notes_of(comparison)
     return "\n".join(lines)
 
 
@@ -355,7 +394,7 @@ def text_table(table: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     ]
 
 
-def _notes(comparison: Comparison) -> list[str]:
+def notes_of(comparison: Comparison) -> list[str]:
     """What is too long for a column."""
     notes = _jail_notes(comparison)
     if comparison.group.placement == "guest":
@@ -385,6 +424,11 @@ def _markdown_table(table: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(table[0]) + " |", "|" + " --- |" + " ---: |" * (len(table[0]) - 1)]
     lines += ["| " + " | ".join(row) + " |" for row in table[1:]]
     return "\n".join(lines)
+
+
+def _latex_text(text: str) -> str:
+    """Text with LaTeX's own characters escaped, as pandas escapes cells."""
+    return "".join({c: f"\\{c}" for c in "&%$#_{}"}.get(c, c) for c in text)
 
 
 def interval_text(value: Interval | None) -> str:

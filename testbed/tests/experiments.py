@@ -11,6 +11,7 @@ from testbed.experiment.experiment import Experiment, parse_experiment
 from testbed.experiment.plan import Trial
 from testbed.experiment.record import RunDirectory, TrialResult
 from testbed.experiment.runner import TrialFiles, TrialOutcome
+from testbed.experiment.systems import system
 
 PRESETS = ("native", "wormhole", "wormhole-sync", "wormhole-notify", "tcp-sync")
 FILE = Path("workloads/experiments/example.yaml")
@@ -118,6 +119,19 @@ def manifest_of(experiment: Experiment, systems: Sequence[str] = ()) -> dict[str
             "ladder": list(experiment.ladder),
             "minimum_effect": experiment.minimum_effect,
             "systems": [{"name": name} for name in names],
+            "parts": [
+                {"workloads": [choice.label for choice in part.workloads]}
+                for part in experiment.parts
+            ],
+        },
+        "systems": {
+            chosen.name: system(chosen.preset, chosen.overrides, chosen.name).switches()
+            for chosen in experiment.systems
+        },
+        "workloads": {
+            choice.label: {"name": choice.name, "batch": choice.batch or 64}
+            for part in experiment.parts
+            for choice in part.workloads
         },
         "accelerator": {"kind": "tcg"},
         "host": {"cpu_model": "Made-up processor", "cores": 2},

@@ -80,8 +80,8 @@ def test_a_slower_second_run_has_a_status_of_its_own(
             "systems.wormhole.local: not recorded in the first, False in the second",
         ),
         (
-            {"workloads": {"lenet-digits": {"batch": 64}}},
-            "workloads.lenet-digits.batch: not recorded in the first, 64 in the second",
+            {"workloads": {"lenet-digits": {"name": "lenet-digits", "batch": 8}}},
+            "workloads.lenet-digits.batch: 64 in the first, 8 in the second",
         ),
     ],
 )

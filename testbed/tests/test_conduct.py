@@ -78,9 +78,11 @@ def test_run_leaves_tables_figures_manifest_and_raw_data(experiment: Path, tmp_p
         ".txt",
         ".md",
         ".csv",
+        ".tex",
         ".json",
         ".png",
         ".svg",
+        ".pdf",
     }
     assert "ticks, application, process placement" in printed[0]
     assert str(done.path) in printed[-1]

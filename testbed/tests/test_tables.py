@@ -113,3 +113,33 @@ def test_an_empty_run_is_a_clear_error(tmp_path: Path) -> None:
         pass
     with pytest.raises(TestbedError, match="has no finished trial"):
         load_run(run.path)
+
+
+def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path, {"replay/process/r01/lenet-digits/wormhole": "failed"})
+    plot(path, with_figures=False)
+    text = (path / "tables" / "table.tex").read_text()
+    assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == text.count("\\label{")
+    assert "none: failed (1 of 3) & - &" in text
+    assert tables._latex_text("50 % & a_b") == "50 \\% \\& a\\_b"
+    widths = [line.count(" & ") for line in text.splitlines() if line.startswith("wormhole ")]
+    headings = [line.count(" & ") for line in text.splitlines() if line.startswith("system ")]
+    assert set(widths) == set(headings)
+
+
+def test_noisy_trials_count_and_what_would_be_without_them_stands_beside(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path)
+    assert "without noisy trials" not in plot(path, with_figures=False).text
+    trials = path / "trials.jsonl"
+    lines = [json.loads(line) for line in trials.read_text().splitlines()]
+    for line in lines:
+        if line["id"] == "replay/process/r02/lenet-digits/wormhole":
+            line["noise"] = {"noisy": True, "reasons": ["0.71 cores busy before"]}
+    trials.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = plot(path, with_figures=False)
+    rows = {row.system: row for row in report.comparisons[0].rows}
+    ratio, quiet = rows["wormhole"].ratio, rows["wormhole"].quiet_ratio
+    assert ratio is not None and quiet is not None
+    assert (ratio.count, quiet.count) == (3, 2)
+    assert "without noisy trials" in report.text
+    assert "3/3 (1 noisy)" in report.text

@@ -1,0 +1,312 @@
+"""What the figures of a run show, as plain records.  Pure.
+
+A chart has panels, and a panel has records; a figure is drawn from these alone (`figures.py`), and
+they are kept beside it as CSV, so that what is seen can be taken up by anybody.  A chart exists
+only where the run has its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from testbed.analysis.breakdown import (
+    APART,
+    Entry,
+    by_part,
+    extra_share,
+    part_name,
+    select,
+)
+from testbed.analysis.causes import causes
+from testbed.analysis.samples import Run
+from testbed.analysis.tables import PROCESSOR, Comparison, Row
+
+Record = Mapping[str, Any]
+
+#: Points of a distribution that are kept: every percent.
+QUANTILES = 101
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes: its title and the records that it is drawn from."""
+
+    title: str
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure: `kind` says how it is drawn, `what` explains its marks, `trials` counts."""
+
+    kind: str
+    title: str
+    what: str
+    panels: tuple[Panel, ...]
+    trials: tuple[int, ...]
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for panel in self.panels for record in panel.records]
+
+
+def charts(
+    run: Run, comparisons: Sequence[Comparison], breakdown: Sequence[Entry]
+) -> tuple[Chart, ...]:
+    """Every chart that the run has data for, in the order in which a reader wants them."""
+    makers: tuple[Callable[[], Chart | None], ...] = (
+        lambda: _speedup(run, comparisons),
+        lambda: _ladder(run, comparisons),
+        lambda: _breakdown(comparisons, breakdown),
+        lambda: _processor(comparisons),
+        lambda: _latency(comparisons),
+        lambda: _batches(run, comparisons),
+    )
+    return tuple(chart for chart in (make() for make in makers) if chart is not None)
+
+
+def _speedup(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
+    panels: dict[str, list[Record]] = {}
+    shown = [c for c in comparisons if any(row.ratio for row in c.rows)]
+    for comparison in shown:
+        records = panels.setdefault(_place(comparison), [])
+        for row in comparison.rows:
+            ratio = row.ratio
+            records.append(
+                {
+                    **_cell(comparison, row.system),
+                    "ratio": None if ratio is None else ratio.estimate,
+                    "low": None if ratio is None else ratio.low,
+                    "high": None if ratio is None else ratio.high,
+                    "rounds": 0 if ratio is None else ratio.count,
+                    "status": row.status,
+                }
+            )
+    return _chart(
+        "speedup",
+        f"Speed relative to {run.baseline}",
+        "bars: geometric mean of the ratios of each round; whiskers: 95 % bootstrap interval"
+        " (none with fewer than 3 rounds)",
+        panels,
+        shown,
+    )
+
+
+def _ladder(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
+    panels: dict[str, list[Record]] = {}
+    shown = []
+    for comparison in comparisons:
+        ratios = [step.ratio for step in comparison.ladder]
+        if not ratios or any(ratio is None for ratio in ratios):
+            continue
+        shown.append(comparison)
+        reached = 1.0
+        for step in comparison.ladder:
+            assert step.ratio is not None
+            before, reached = reached, reached * step.ratio.estimate
+            panels.setdefault(comparison.group.title, []).append(
+                {
+                    **_cell(comparison, step.after),
+                    "from": step.before,
+                    "cause": causes(run.manifest, step.before, step.after),
+                    "factor": step.ratio.estimate,
+                    "low": step.ratio.low,
+                    "high": step.ratio.high,
+                    "speed_before": before,
+                    "speed_after": reached,
+                    "verdict": step.verdict,
+                }
+            )
+    first = run.ladder[0] if run.ladder else run.baseline
+    return _chart(
+        "ladder",
+        f"Where the gain over {first} comes from",
+        f"each bar: the factor that one change brings; speed of {first} = 1;"
+        " brackets: 95 % bootstrap interval",
+        panels,
+        shown,
+    )
+
+
+def _breakdown(comparisons: Sequence[Comparison], entries: Sequence[Entry]) -> Chart | None:
+    panels: dict[str, list[Record]] = {}
+    systems = dict.fromkeys((entry.place, entry.system) for entry in entries)
+    for place, system in systems:
+        parts = by_part(select(entries, place, system))
+        workload, form, placement = place
+        total_s = sum(seconds for part, seconds in parts.items() if part not in APART)
+        for part, seconds in parts.items():
+            panels.setdefault(f"{workload}, {form}, {placement} placement", []).append(
+                {
+                    "workload": workload,
+                    "form": form,
+                    "placement": placement,
+                    "system": system,
+                    "part": part_name(part),
+                    "seconds": seconds,
+                    "share": None if part in APART or total_s <= 0 else seconds / total_s,
+                    "extra_share": extra_share(parts),
+                }
+            )
+    places = {place for place, _ in systems}
+    shown = [
+        c for c in comparisons if (c.group.workload, c.group.form, c.group.placement) in places
+    ]
+    return _chart(
+        "breakdown",
+        "Where the time of forwarded calls goes",
+        "bars: time of all forwarded calls of an instrumented run; above: extra cost as a share of"
+        f" it; {' and '.join(APART.values())} belong to the accelerator and are in no share",
+        panels,
+        shown,
+    )
+
+
+def _processor(comparisons: Sequence[Comparison]) -> Chart | None:
+    panels: dict[str, list[Record]] = {}
+    shown = [c for c in comparisons if any(processor_parts(row) for row in c.rows)]
+    for comparison in shown:
+        for row in comparison.rows:
+            for process, (user_s, kernel_s) in processor_parts(row).items():
+                # The supervisor begins before the trial's program and ends after it.
+                wall_s = None if process == "supervisor" else row.means.get("client_wall_s")
+                panels.setdefault(comparison.group.title, []).append(
+                    {
+                        **_cell(comparison, row.system),
+                        "process": process,
+                        "user_s": user_s,
+                        "kernel_s": kernel_s,
+                        "total_s": wall_s,
+                        "utilisation": (user_s + kernel_s) / wall_s if wall_s else None,
+                    }
+                )
+    return _chart(
+        "processor_time",
+        "Processor time of a whole trial, by process",
+        "bars: mean over trials from each process's start to its end, user time below, kernel time"
+        " (lighter) above it; in a guest the client's is part of the VM's",
+        panels,
+        shown,
+    )
+
+
+def _latency(comparisons: Sequence[Comparison]) -> Chart | None:
+    panels: dict[str, list[Record]] = {}
+    shown = []
+    for comparison in comparisons:
+        records: list[Record] = []
+        for row in comparison.rows:
+            if row.speed is None:
+                continue
+            times_ms = [ms for s in comparison.group.of(row.system) for ms in s.step_ms]
+            if len(times_ms) < 2:
+                continue
+            levels = np.linspace(0.0, 1.0, QUANTILES)
+            records += [
+                {
+                    **_cell(comparison, row.system),
+                    "share_of_steps": round(float(level), 2),
+                    "ms": float(value),
+                    "steps": len(times_ms),
+                }
+                for level, value in zip(levels, np.quantile(times_ms, levels), strict=True)
+            ]
+        if records:
+            shown.append(comparison)
+            panels.setdefault(comparison.group.title, []).extend(records)
+    return _chart(
+        "latency",
+        "Distribution of the time of a step",
+        "lines: share of all steps after warm-up, of all trials, that took at most so long",
+        panels,
+        shown,
+    )
+
+
+def _batches(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
+    panels: dict[str, list[Record]] = {}
+    sizes: dict[str, set[int]] = {}
+    shown: dict[str, list[Comparison]] = {}
+    for comparison in comparisons:
+        group = comparison.group
+        facts = run.manifest.get("workloads", {}).get(group.workload, {})
+        name, batch = facts.get("name"), facts.get("batch")
+        if not isinstance(name, str) or not isinstance(batch, int) or batch < 1:
+            continue
+        title = f"{name}, {group.form}, {group.place} placement"
+        for row in comparison.rows:
+            if row.speed is None:
+                continue
+            low, high = row.speed.low, row.speed.high
+            sizes.setdefault(title, set()).add(batch)
+            panels.setdefault(title, []).append(
+                {
+                    **_cell(comparison, row.system),
+                    "batch": batch,
+                    "samples_per_s": batch * row.speed.estimate,
+                    "low": None if low is None else batch * low,
+                    "high": None if high is None else batch * high,
+                    "rounds": row.speed.count,
+                }
+            )
+        shown.setdefault(title, []).append(comparison)
+    swept = [title for title, found in sizes.items() if len(found) > 1]
+    return _chart(
+        "batch",
+        "Throughput over batch size",
+        "points: geometric mean over trials; whiskers: 95 % bootstrap interval",
+        {title: panels[title] for title in swept},
+        [comparison for title in swept for comparison in shown[title]],
+    )
+
+
+def processor_parts(row: Row) -> dict[str, tuple[float, float]]:
+    """User and kernel seconds on the host by process.
+
+    A client in a guest runs inside the VM: its time is there.
+    """
+    found = {}
+    for name, (user, kernel) in PROCESSOR.items():
+        values = row.means.get(user), row.means.get(kernel)
+        if any(value is not None for value in values):
+            found[name] = (values[0] or 0.0, values[1] or 0.0)
+    if "VM" in found:
+        found.pop("client", None)
+    return found
+
+
+def _chart(
+    kind: str,
+    title: str,
+    what: str,
+    panels: Mapping[str, Sequence[Record]],
+    shown: Iterable[Comparison],
+) -> Chart | None:
+    if not panels:
+        return None
+    counts = {row.ok for comparison in shown for row in comparison.rows if row.ok}
+    return Chart(
+        kind,
+        title,
+        what,
+        tuple(Panel(name, tuple(records)) for name, records in panels.items()),
+        tuple(sorted(counts)),
+    )
+
+
+def _cell(comparison: Comparison, system: str) -> dict[str, Any]:
+    group = comparison.group
+    return {
+        "workload": group.workload,
+        "form": group.form,
+        "placement": group.placement,
+        "system": system,
+    }
+
+
+def _place(comparison: Comparison) -> str:
+    return f"{comparison.group.form}, {comparison.group.place} placement"
