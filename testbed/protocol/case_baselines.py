@@ -48,7 +48,6 @@ _LAUNCHES = (
     Case("four dimensions", "work_dim = 4;"),
     Case("huge dimension", "work_dim = UINT32_MAX;"),
     Case("a kernel without arguments", "kernel = fresh_kernel(s);"),
-    Case("the queue of another context", "command_queue = s->foreign;"),
 )
 _ARGUMENTS = (
     Case("the value", "arg_index = 1; arg_size = 4; arg_value = s->host;"),
@@ -59,6 +58,7 @@ _ARGUMENTS = (
     Case("an image", "arg_value = &s->image;"),
     Case("a sub-buffer", "arg_value = &s->sub;"),
     Case("a sampler", "arg_value = &s->sampler;"),
+    Case("a buffer of another context", "arg_value = &s->abroad;"),
     Case("local", "kernel = fresh_kernel(s); arg_index = 1; arg_size = 16; arg_value = NULL;"),
     Case("local of 0", "kernel = fresh_kernel(s); arg_index = 1; arg_size = 0; arg_value = NULL;"),
     Case("local with value", "kernel = fresh_kernel(s); arg_index = 1; arg_value = s->host;"),

@@ -26,6 +26,8 @@ OBJECTS = {
     "event": "event",
     "sampler": "sampler",
 }
+# The same of another context.
+ABROAD = {"queue": "foreign", "mem": "abroad", "event": "elsewhere"}
 RELEASE = {
     "cl_context": "clReleaseContext",
     "cl_command_queue": "clReleaseCommandQueue",
@@ -358,6 +360,8 @@ def _wrong_handles(api: Api, argument: Argument) -> list[Case]:
     for other, member in OBJECTS.items():
         if other != kind:
             cases.append(Case(f"a {other}", f"{name} = ({argument.type})s->{member};", error))
+    if kind in ABROAD:
+        cases.append(Case("of another context", f"{name} = s->{ABROAD[kind]};"))
     if kind not in ("platform", "device"):
         cases.append(Case("released", f"{name} = released_{kind}(s);", error))
     return cases

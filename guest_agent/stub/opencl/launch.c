@@ -18,6 +18,7 @@
 #define TRUSTED_BYTES_MAX 64u /* of a size that no argument has had yet */
 #define DIMENSIONS_MAX 3u
 #define PACKED_BYTES ((size_t)2048) /* on the stack; more is allocated */
+#define KIND_FOREIGN (1u << 31)     /* of another context */
 
 /* How an argument crosses; the server has the same list (opencl_launch.c). */
 enum sort {
@@ -88,7 +89,17 @@ struct value {
     size_t size;
     const void *bytes;
     const struct wh_cl_object *object;
+    uint32_t kind; /* what kernels tell apart of objects, see kind_of */
 };
+
+/* What a kernel tells apart: a buffer is no image, nor is one sort of image another. Whether an
+ * object may be of another context the real library says. */
+static uint32_t kind_of(const struct wh_cl_object *kernel, const struct wh_cl_object *object)
+{
+    bool image = object->kind == WH_KIND_MEM && object->u.of_mem.image.element_bytes != 0;
+    uint32_t kind = image ? object->kind | object->u.of_mem.image.type << 8 : object->kind;
+    return object->context == kernel->context ? kind : kind | KIND_FOREIGN;
+}
 
 /* Behind a wrong size there need not be as many bytes. */
 static const uint8_t no_bytes[ARGUMENT_BYTES_MAX];
@@ -116,11 +127,9 @@ static cl_int read_value(const struct wh_cl_object *kernel, size_t size, const v
     if (object == NULL) {
         return inside ? CL_INVALID_MEM_OBJECT : CL_SUCCESS; /* released, or a number */
     }
-    if (object->context != kernel->context) {
-        return CL_INVALID_CONTEXT;
-    }
     value->sort = SORT_HANDLE;
     value->object = object;
+    value->kind = kind_of(kernel, object);
     return CL_SUCCESS;
 }
 
@@ -158,20 +167,10 @@ static bool same(const struct wh_cl_argument *argument, const struct value *valu
     return value->sort == SORT_LOCAL || memcmp(bytes_of(argument), value->bytes, value->size) == 0;
 }
 
-/* What a kernel tells apart: a buffer is no image, nor is one sort of image another. */
-static uint32_t kind_of(const struct wh_cl_object *object)
-{
-    if (object == NULL) {
-        return 0;
-    }
-    bool image = object->kind == WH_KIND_MEM && object->u.of_mem.image.element_bytes != 0;
-    return image ? object->kind | object->u.of_mem.image.type << 8 : object->kind;
-}
-
 static bool accepted(const struct wh_cl_argument *argument, const struct value *value)
 {
     return argument->accepted_sort == value->sort && argument->accepted_size == value->size &&
-           argument->accepted_kind == kind_of(value->object);
+           argument->accepted_kind == value->kind;
 }
 
 static cl_int send_argument(const struct wh_cl_object *kernel, cl_uint index,
@@ -207,9 +206,11 @@ static cl_int set_in_full(struct wh_cl_object *kernel, cl_uint index,
         argument->dirty = false;
         kernel->u.of_kernel.dirty_count--;
     }
+    kernel->u.of_kernel.foreign_count += value->kind / KIND_FOREIGN;
+    kernel->u.of_kernel.foreign_count -= argument->accepted_kind / KIND_FOREIGN;
     argument->accepted_sort = (uint8_t)value->sort;
     argument->accepted_size = value->size;
-    argument->accepted_kind = kind_of(value->object);
+    argument->accepted_kind = value->kind;
     if (!store(argument, value)) {
         argument->sort = SORT_NONE; /* unknown here, so never taken for unchanged */
     }
@@ -404,6 +405,7 @@ static cl_int send_launch(const struct launch *launch, const void *queue,
     wh_put_u64(&call, given);
     shape = wh_cl_shape_add(shape, wh_cl_handle(queue));
     shape = wh_cl_shape_add(shape, kernel->handle);
+    shape = wh_cl_shape_add(shape, kernel->u.of_kernel.foreign_count);
     shape = wh_cl_shape_add(shape, (uint64_t)launch->dimensions << 8 | given);
     cl_uint sent = launch->dimensions <= DIMENSIONS_MAX ? launch->dimensions : 0;
     shape = put_sizes(&call, launch->offset, sent, shape);

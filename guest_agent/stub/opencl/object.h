@@ -91,6 +91,7 @@ struct wh_cl_object {
             struct wh_cl_argument *arguments;
             uint32_t argument_count;
             uint32_t dirty_count;
+            uint32_t foreign_count; /* arguments of another context */
             pthread_mutex_t lock;
         } of_kernel;
         struct {

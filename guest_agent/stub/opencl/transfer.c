@@ -21,11 +21,14 @@ cl_int wh_cl_check_objects(const struct wh_cl_transfer *transfer, bool image)
     if (queue == NULL) {
         return CL_INVALID_COMMAND_QUEUE;
     }
-    if (mem == NULL || (image && mem->u.of_mem.image.element_bytes == 0)) {
+    if (mem == NULL) {
         return CL_INVALID_MEM_OBJECT;
     }
     if (queue->context != mem->context) {
         return CL_INVALID_CONTEXT;
+    }
+    if (image && mem->u.of_mem.image.element_bytes == 0) {
+        return CL_INVALID_MEM_OBJECT;
     }
     return wh_cl_check_waits(queue, transfer->wait_count, transfer->wait_list);
 }

@@ -29,12 +29,13 @@ struct setting {
     cl_device_id device;
     cl_context context;
     cl_command_queue queue;   /* in order, with profiling */
-    cl_command_queue foreign; /* of another context, as is its event */
+    cl_command_queue foreign; /* of another context, as are its buffer and its event */
     cl_mem mem;               /* DATA_BYTES */
     cl_mem other;
     cl_mem sub; /* the second half of mem */
     cl_mem image;
     cl_mem other_image;
+    cl_mem abroad;      /* DATA_BYTES in the other context */
     cl_program program; /* built */
     cl_program unbuilt;
     cl_kernel kernel;   /* its arguments are set */

@@ -49,7 +49,8 @@ static const struct known known[] = {
     KNOWN(platform),  KNOWN(device),  KNOWN(context), KNOWN(queue), KNOWN(foreign),
     KNOWN(mem),       KNOWN(other),   KNOWN(sub),     KNOWN(image), KNOWN(other_image),
     KNOWN(program),   KNOWN(unbuilt), KNOWN(kernel),  KNOWN(event), KNOWN(failed),
-    KNOWN(elsewhere), KNOWN(sampler), KNOWN(command), KNOWN(host),  KNOWN(answer)};
+    KNOWN(elsewhere), KNOWN(sampler), KNOWN(command), KNOWN(host),  KNOWN(answer),
+    KNOWN(abroad)};
 
 static size_t known_index(const struct setting *setting, uint64_t word)
 {

@@ -58,6 +58,7 @@ static void make_foreign(struct setting *setting)
 {
     cl_context context = fresh_context(setting);
     setting->foreign = queue_of(context, setting->device, 0);
+    setting->abroad = clCreateBuffer(context, 0, DATA_BYTES, NULL, NULL);
     setting->elsewhere = user_event(context, CL_COMPLETE);
     clReleaseContext(context);
 }
@@ -96,8 +97,8 @@ bool setting_open(struct setting *setting)
 
 static void release_mems(struct setting *setting)
 {
-    cl_mem mems[] = {setting->sub, setting->mem, setting->other, setting->image,
-                     setting->other_image};
+    cl_mem mems[] = {setting->sub,   setting->mem,         setting->other,
+                     setting->image, setting->other_image, setting->abroad};
     for (size_t i = 0; i < sizeof(mems) / sizeof(mems[0]); i++) {
         if (mems[i] != NULL) {
             clReleaseMemObject(mems[i]);

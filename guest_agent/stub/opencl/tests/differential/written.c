@@ -316,6 +316,25 @@ static void argument_released(struct setting *s, struct outcome *o)
     clReleaseMemObject(next);
 }
 
+/* A kernel's argument of another context, where one of its own has been launched before. */
+static void foreign_argument(struct setting *s, struct outcome *o)
+{
+    const cl_int zero = 0;
+    cl_kernel kernel = clCreateKernel(s->program, "add", NULL);
+    clEnqueueFillBuffer(s->foreign, s->abroad, &zero, sizeof(zero), 0, DATA_BYTES, 0, NULL, NULL);
+    clFinish(s->foreign);
+    for (int i = 0; i < 3; i++) {
+        say(o, "%s%d", i == 0 ? "" : " ", add(s, s->queue, kernel, s->mem, 1, NULL, NULL));
+        say_call(o, "set", clSetKernelArg(kernel, 0, sizeof(s->abroad), &s->abroad));
+        say_call(o, "run", add(s, s->queue, kernel, s->abroad, 2 + i, NULL, NULL));
+        say_call(o, "finish", clFinish(s->queue));
+        cl_int word = 0;
+        clEnqueueReadBuffer(s->foreign, s->abroad, CL_TRUE, 0, sizeof(word), &word, 0, NULL, NULL);
+        say(o, " word=%d", word);
+    }
+    clReleaseKernel(kernel);
+}
+
 static void cloned(struct setting *s, struct outcome *o)
 {
     const size_t global = 16;
@@ -436,6 +455,7 @@ static const struct written data[] = {
 static const struct written lifetimes[] = {
     {"released early", released_early},
     {"argument released", argument_released},
+    {"argument of another context", foreign_argument},
     {"cloned", cloned},
     {"parents first", parents_first},
 };
