@@ -5,11 +5,48 @@
 #include "transfer.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
+/* How often a held transfer looks whether it may begin, and how often at most (a fifth of a second
+ * or so): the call that it gives way to may be waiting for what this thread does next. */
+#define GIVE_WAY_PAUSE_NS 100000
+#define GIVE_WAY_LOOKS_MAX 1000
+
 static uint64_t last_id;
+
+void wh_cl_emptying_begin(cl_command_queue queue)
+{
+    struct wh_cl_object *object = (struct wh_cl_object *)queue;
+    __atomic_add_fetch(&object->u.of_queue.emptying_begun, 1, __ATOMIC_RELAXED);
+}
+
+void wh_cl_emptying_end(cl_command_queue queue)
+{
+    struct wh_cl_object *object = (struct wh_cl_object *)queue;
+    __atomic_add_fetch(&object->u.of_queue.emptying_ended, 1, __ATOMIC_RELAXED);
+}
+
+/*
+ * Natively all blocking transfers of a queue wait until it is empty, and so it empties. Ours return
+ * as soon as they are done: a few threads that keep transferring would leave a command in the queue
+ * at every moment, and whoever waits for an empty one would wait for ever. So each lets the calls
+ * that it finds waiting end first; those that come later wait no longer than for what is under way.
+ */
+static void give_way(const struct wh_cl_object *queue)
+{
+    const struct timespec pause = {.tv_nsec = GIVE_WAY_PAUSE_NS};
+    const uint32_t *ended = &queue->u.of_queue.emptying_ended;
+    uint32_t begun = __atomic_load_n(&queue->u.of_queue.emptying_begun, __ATOMIC_RELAXED);
+    for (int looks = 0; looks < GIVE_WAY_LOOKS_MAX; looks++) {
+        if ((int32_t)(begun - __atomic_load_n(ended, __ATOMIC_RELAXED)) <= 0) {
+            return;
+        }
+        nanosleep(&pause, NULL);
+    }
+}
 
 /* 0, or the API's error: then nothing is held. *first is for the profile of the whole. */
 static cl_int hold(const struct wh_cl_transfer *transfer, uint64_t id,
@@ -67,6 +104,7 @@ cl_int wh_cl_held_transfer(const struct wh_cl_transfer *transfer, struct wh_cl_o
     const struct wh_cl_object *mem = (const struct wh_cl_object *)transfer->mem;
     struct wh_cl_transfer held = *transfer;
     held.event = event;
+    give_way((const struct wh_cl_object *)transfer->queue);
     held.hold = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
     cl_int error = hold(&held, held.hold, NULL);
     if (error != CL_SUCCESS) {

@@ -45,7 +45,10 @@ cl_int wh_cl_map_in_place(const struct wh_cl_transfer *transfer, const struct wh
     }
     wh_call_blocks(&call);
     wh_cl_put_reads(&call, &reads, 0);
-    return wh_cl_call_reads(&call, &reads, NULL, 0);
+    wh_cl_emptying_begin(transfer->queue);
+    cl_int error = wh_cl_call_reads(&call, &reads, NULL, 0);
+    wh_cl_emptying_end(transfer->queue);
+    return error;
 }
 
 static cl_int unmap_in_place(const struct wh_cl_transfer *transfer)

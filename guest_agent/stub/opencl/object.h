@@ -66,6 +66,8 @@ struct wh_cl_object {
         struct {
             struct wh_cl_object *device;
             cl_command_queue_properties properties;
+            uint32_t emptying_begun; /* hold.c */
+            uint32_t emptying_ended;
         } of_queue;
         struct {
             cl_mem_flags flags;

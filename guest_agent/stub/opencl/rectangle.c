@@ -168,7 +168,9 @@ static cl_int move_piece(const struct wh_cl_transfer *transfer, const struct pie
     if (blocking) {
         wh_call_blocks(&call);
         wh_cl_put_reads(&call, &reads, 0);
+        wh_cl_emptying_begin(transfer->queue);
         error = wh_cl_call_reads(&call, &reads, reading ? packed : NULL, piece->size);
+        wh_cl_emptying_end(transfer->queue);
     } else {
         wh_cl_put_no_reads(&call, &reads);
         error = call_later(&call, transfer, piece->size);

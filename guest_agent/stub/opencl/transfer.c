@@ -331,17 +331,29 @@ static bool is_held(const struct wh_cl_transfer *transfer, const struct wh_cl_ob
     return transfer->blocking != CL_FALSE && (in_place || transfer->size > wh_bulk_limit());
 }
 
+static cl_int move_or_hold(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)
+{
+    if (is_held(transfer, event)) {
+        return wh_cl_held_transfer(transfer, event, move);
+    }
+    if (transfer->blocking == CL_FALSE) {
+        return move(transfer, event);
+    }
+    wh_cl_emptying_begin(transfer->queue);
+    cl_int error = move(transfer, event);
+    wh_cl_emptying_end(transfer->queue);
+    return error;
+}
+
 cl_int wh_cl_read(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)
 {
-    return is_held(transfer, event) ? wh_cl_held_transfer(transfer, event, move)
-                                    : move(transfer, event);
+    return move_or_hold(transfer, event);
 }
 
 cl_int wh_cl_write(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)
 {
     settle(transfer->from, transfer->size, transfer->blocking == CL_FALSE);
-    return is_held(transfer, event) ? wh_cl_held_transfer(transfer, event, move)
-                                    : move(transfer, event);
+    return move_or_hold(transfer, event);
 }
 
 void wh_cl_settle_source(const void *memory, size_t size)

@@ -66,6 +66,13 @@ void wh_cl_put_write(struct wh_call *call, uint32_t mode, const void *bytes, siz
 cl_int wh_cl_held_transfer(const struct wh_cl_transfer *transfer, struct wh_cl_object *event,
                            cl_int (*move)(const struct wh_cl_transfer *, struct wh_cl_object *));
 
+/*
+ * Around a call that the real library may answer only when the whole queue is empty (PoCL does so
+ * with clFinish and all blocking transfers): held transfers that begin meanwhile give way to it.
+ */
+void wh_cl_emptying_begin(cl_command_queue queue);
+void wh_cl_emptying_end(cl_command_queue queue);
+
 /* The source of a write may be what a read before it fills: then that has to come first. For those
  * who cannot let the server write it from there (wh_cl_source_begin). */
 void wh_cl_settle_source(const void *memory, size_t size);

@@ -3,6 +3,7 @@
  * clGetEventInfo; and the one by which it completes an event itself.
  */
 #include "callback.h"
+#include "transfer.h"
 
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
@@ -97,7 +98,9 @@ cl_int wh_cl_finish(struct wh_cl_object *queue)
     if (!wh_blocking_begin()) {
         return finish_apart(queue);
     }
+    wh_cl_emptying_begin((cl_command_queue)queue);
     cl_int error = finish_at_server(queue->handle);
+    wh_cl_emptying_end((cl_command_queue)queue);
     wh_blocking_end();
     return error;
 }

@@ -447,6 +447,40 @@ static void maps_beside_transfers(void)
     free(result);
 }
 
+/* What waits for all of a queue ends, though other threads keep transferring in it: at every moment
+ * one of them has a transfer there. */
+static void others_keep_transferring(void)
+{
+    enum { READERS = 3, ROUNDS = 20 };
+    static const size_t origin[3] = {0, 0, 0};
+    static const size_t region[3] = {16, 16, 1};
+    int value = 0;
+    pthread_t readers[READERS];
+    cl_mem large = buffer_of(4 * MIB, CL_MEM_READ_WRITE, NULL);
+    cl_mem small = buffer_of(1024, CL_MEM_READ_WRITE, NULL);
+    uint8_t result[1024];
+    __atomic_store_n(&reading, 1, __ATOMIC_RELEASE);
+    for (int i = 0; i < READERS; i++) {
+        EXPECT(pthread_create(&readers[i], NULL, keep_reading, large), 0);
+    }
+    for (value = 0; value < ROUNDS; value++) {
+        launch(queue, "put", small, value, 256, 0, NULL);
+        OK(clFinish(queue));
+        OK(clEnqueueReadBuffer(queue, small, CL_TRUE, 0, 1024, result, 0, NULL, NULL));
+        EXPECT(memcmp(result, &value, 4), 0);
+        OK(clEnqueueWriteBuffer(queue, small, CL_TRUE, 0, 1024, result, 0, NULL, NULL));
+        OK(clEnqueueReadBufferRect(queue, small, CL_TRUE, origin, origin, region, 16, 0, 16, 0,
+                                   result, 0, NULL, NULL));
+        unmap(large, map(large, CL_MAP_READ, 0, 4 * MIB));
+    }
+    __atomic_store_n(&reading, 0, __ATOMIC_RELEASE);
+    for (int i = 0; i < READERS; i++) {
+        EXPECT(pthread_join(readers[i], NULL), 0);
+    }
+    OK(clReleaseMemObject(small));
+    OK(clReleaseMemObject(large));
+}
+
 static void *read_with_event(void *buffer)
 {
     uint8_t *bytes = malloc(MIB);
@@ -806,6 +840,7 @@ int main(int argc, char **argv)
         S(write_from_gated_read),
         S(write_from_parts_of_reads),
         S(maps_beside_transfers),
+        S(others_keep_transferring),
         S(many_threads),
         S(image_maps),
         S(image_maps_later),
