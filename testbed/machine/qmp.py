@@ -47,7 +47,7 @@ class Qmp:
                 if left_s <= 0:
                     raise TestbedError(
                         f"QEMU's monitor at {self._socket} did not answer in {timeout_s:.0f} s:"
-                        f" {error}",
+                        f" {error or type(error).__name__}",
                         "see QEMU's log beside it",
                     ) from error
                 time.sleep(CONNECT_POLL_S)

@@ -57,6 +57,9 @@ QUIT_TIMEOUT_S = 5.0
 KILL_TIMEOUT_S = 5.0
 POLL_S = 0.05
 PORT_TRIES = 5
+SHELL_CONNECT_LIMIT_S = 60
+SHELL_ALIVE_INTERVAL_S = 20
+SHELL_ALIVE_COUNT = 3
 SSH_READY_TEXT = b"Server listening on"
 FAILED_TEXTS = (b"wormhole-init: FAILED", b"Kernel panic")
 PORT_TAKEN_TEXT = "Could not set up host forwarding rule"
@@ -222,6 +225,10 @@ def shell_argv(facts: VmFacts, user: str = "wormhole", command: Sequence[str] = 
         *("ssh", "-i", str(facts.run_dir / KEY_NAME), "-p", str(facts.ssh_port)),
         *("-o", f"UserKnownHostsFile={facts.run_dir / KNOWN_HOSTS_NAME}"),
         *("-o", "StrictHostKeyChecking=yes", "-o", "IdentitiesOnly=yes"),
+        # A guest that hangs ends the command, which has no limit of its own.
+        *("-o", f"ConnectTimeout={SHELL_CONNECT_LIMIT_S}"),
+        *("-o", f"ServerAliveInterval={SHELL_ALIVE_INTERVAL_S}"),
+        *("-o", f"ServerAliveCountMax={SHELL_ALIVE_COUNT}"),
         f"{user}@127.0.0.1",
         *(shlex.quote(word) for word in command),
     ]

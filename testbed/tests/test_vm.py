@@ -345,3 +345,39 @@ def test_what_a_dead_detached_guest_left_is_removed(
     assert wait_for(lambda: not is_running(facts.pid))
     assert vms.detached_vms() == []
     assert not facts.run_dir.exists()
+
+
+@pytest.mark.vm
+def test_a_shell_in_a_guest_that_hangs_ends(
+    image: GuestImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(vms, "SHELL_ALIVE_INTERVAL_S", 2)
+    facts = vms.boot_detached(VmConfig(name="hangs"), image)
+    try:
+        shell = subprocess.Popen(
+            vms.shell_argv(facts, command=["sh", "-c", "echo in; sleep 600"]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            assert shell.stdout is not None
+            assert shell.stdout.readline() == b"in\n"
+            os.kill(facts.pid, signal.SIGSTOP)
+            assert b"not responding" in shell.communicate(timeout=LIMIT_S)[1]
+        finally:
+            shell.kill()
+            shell.wait(LIMIT_S)
+        assert shell.returncode == 255
+        monkeypatch.setattr(vms, "SHELL_CONNECT_LIMIT_S", 3)
+        late = subprocess.run(
+            vms.shell_argv(facts, command=["true"]),
+            capture_output=True,
+            timeout=LIMIT_S,
+            stdin=subprocess.DEVNULL,
+        )
+        assert late.returncode == 255
+    finally:
+        vms.stop_detached("hangs")
+    assert vms.detached_vms() == []
