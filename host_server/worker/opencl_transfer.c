@@ -370,31 +370,6 @@ static cl_int write_later(struct wh_request *request, const struct wh_cl_transfe
     return error;
 }
 
-static int write_data(struct wh_request *request, uint16_t opcode, struct wh_cl_transfer *transfer)
-{
-    struct wh_cl_reads reads;
-    size_t size = 0;
-    uint64_t block = 0;
-    const void *from = wh_take_bulk(request, &size, &block);
-    wh_cl_take_reads(request, &reads);
-    if (wh_request_failed(request) || from == NULL || size < transfer->size) {
-        return -EBADMSG;
-    }
-    cl_int error = transfer->error;
-    if (error != CL_SUCCESS) {
-        wh_bulk_done(request->session, block);
-    } else if (transfer->blocking) {
-        error = write_now(request, transfer, from, block);
-    } else {
-        error = write_later(request, transfer, from, block, NULL);
-    }
-    wh_cl_look(&reads, NULL);
-    wh_cl_reply_error(request, opcode, error);
-    wh_cl_reply_flags(request, &reads);
-    wh_cl_reply_reads(request, &reads);
-    return 0;
-}
-
 static int write_from_read(struct wh_request *request, uint16_t opcode,
                            struct wh_cl_transfer *transfer)
 {
@@ -422,15 +397,40 @@ static int write_from_read(struct wh_request *request, uint16_t opcode,
     return 0;
 }
 
+static int write_data(struct wh_request *request, uint16_t opcode, struct wh_cl_transfer *transfer)
+{
+    if (transfer->mode == WH_CL_MODE_FROM_READ) {
+        return write_from_read(request, opcode, transfer);
+    }
+    struct wh_cl_reads reads;
+    size_t size = 0;
+    uint64_t block = 0;
+    const void *from = wh_take_bulk(request, &size, &block);
+    wh_cl_take_reads(request, &reads);
+    if (wh_request_failed(request) || from == NULL || size < transfer->size) {
+        return -EBADMSG;
+    }
+    cl_int error = transfer->error;
+    if (error != CL_SUCCESS) {
+        wh_bulk_done(request->session, block);
+    } else if (transfer->blocking) {
+        error = write_now(request, transfer, from, block);
+    } else {
+        error = write_later(request, transfer, from, block, NULL);
+    }
+    wh_cl_look(&reads, NULL);
+    wh_cl_reply_error(request, opcode, error);
+    wh_cl_reply_flags(request, &reads);
+    wh_cl_reply_reads(request, &reads);
+    return 0;
+}
+
 static int write_buffer(struct wh_request *request, uint16_t opcode)
 {
     struct wh_cl_transfer transfer;
     take_transfer(request, &transfer);
     if (is_hold(&transfer)) {
         return hold(request, opcode, &transfer);
-    }
-    if (transfer.mode == WH_CL_MODE_FROM_READ) {
-        return write_from_read(request, opcode, &transfer);
     }
     return end_piece(&transfer, write_data(request, opcode, &transfer));
 }

@@ -408,7 +408,8 @@ static cl_int enqueue(struct wh_cl_transfer *transfer, struct box *box, cl_mem_f
     }
     transfer->element_bytes = image->element_bytes;
     struct wh_cl_object *created = NULL;
-    error = wh_cl_transfer_begin(transfer, command, event != NULL, &created);
+    size_t extent = wh_cl_extent(bytes, box->row_pitch, box->slice_pitch);
+    error = wh_cl_transfer_begin(transfer, extent, command, event != NULL, &created);
     if (error == CL_SUCCESS) {
         error = wh_cl_move_image(transfer, box->origin, bytes, box->row_pitch, box->slice_pitch,
                                  created);
@@ -542,7 +543,7 @@ void *CL_API_CALL wh_stub_clEnqueueMapImage(cl_command_queue command_queue, cl_m
         error = map == NULL ? CL_OUT_OF_HOST_MEMORY : error;
     }
     if (error == CL_SUCCESS) {
-        error = wh_cl_transfer_begin(&transfer, CL_COMMAND_MAP_IMAGE, event != NULL, &created);
+        error = wh_cl_transfer_begin(&transfer, 0, CL_COMMAND_MAP_IMAGE, event != NULL, &created);
     }
     if (error == CL_SUCCESS) {
         transfer.element_bytes = mem->u.of_mem.image.element_bytes;

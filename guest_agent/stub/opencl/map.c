@@ -92,7 +92,7 @@ void *CL_API_CALL wh_stub_clEnqueueMapBuffer(cl_command_queue command_queue, cl_
         error = map == NULL ? CL_OUT_OF_HOST_MEMORY : error;
     }
     if (error == CL_SUCCESS) {
-        error = wh_cl_transfer_begin(&transfer, CL_COMMAND_MAP_BUFFER, event != NULL, &created);
+        error = wh_cl_transfer_begin(&transfer, 0, CL_COMMAND_MAP_BUFFER, event != NULL, &created);
     }
     if (error == CL_SUCCESS && map->in_place) {
         transfer.event = created;

@@ -314,6 +314,21 @@ struct wh_cl_rows {
     size_t slice_pitch;
 };
 
+/* Whether a region of three dimensions has nothing in it. */
+static inline bool wh_cl_nothing(const size_t *region)
+{
+    return region[0] == 0 || region[1] == 0 || region[2] == 0;
+}
+
+/* Bytes of memory from the first to the last of a region (bytes, rows, slices) with such pitches.
+ */
+static inline size_t wh_cl_extent(const size_t *region, size_t row_pitch, size_t slice_pitch)
+{
+    return wh_cl_nothing(region)
+               ? 0
+               : region[0] + (region[1] - 1) * row_pitch + (region[2] - 1) * slice_pitch;
+}
+
 void wh_cl_rows_copy(const struct wh_cl_rows *rows, uint8_t *packed, bool pack);
 
 /* A read of size_bytes to the application's memory; it is pending once added, after its request was
@@ -326,11 +341,11 @@ void wh_cl_read_put(struct wh_call *call, struct wh_cl_read *read); /* id and st
 void wh_cl_read_add(struct wh_cl_read *read);
 void wh_cl_read_cancel(struct wh_cl_read *read);
 
-/* Whether a pending read fills part of this memory. rows: only of those that fill rows. */
-bool wh_cl_read_into(const void *memory, size_t size_bytes, bool rows);
+/* Whether a pending read fills part of this memory. */
+bool wh_cl_read_into(const void *memory, size_t size_bytes);
 
 /* Waits until none does. */
-void wh_cl_await_reads(const void *memory, size_t size_bytes, bool rows);
+void wh_cl_await_reads(const void *memory, size_t size_bytes);
 
 /*
  * What a write takes whose source is the target of a read before it that is still pending: the

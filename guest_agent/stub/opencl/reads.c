@@ -24,9 +24,9 @@ struct wh_cl_read {
     uint64_t id;
     uint64_t queue;
     struct wh_staging staging;
-    uint8_t *to;     /* NULL: nobody wants the data */
-    uint8_t *packed; /* a rectangle's bytes on their way to its rows */
-    struct wh_cl_rows rows;
+    uint8_t *to;            /* NULL: nobody wants the data */
+    uint8_t *packed;        /* a rectangle's bytes on their way to its rows */
+    struct wh_cl_rows rows; /* without packed: one */
     size_t size_bytes;
     uint32_t serial;
     uint32_t borrowers; /* writes from its staging area that are about to be published */
@@ -61,6 +61,7 @@ struct wh_cl_read *wh_cl_read_new(void *to, size_t size_bytes, uint64_t queue)
         read->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
         read->queue = queue;
         read->to = to;
+        read->rows = (struct wh_cl_rows){.first = to, .region = {size_bytes, 1, 1}};
         read->size_bytes = size_bytes;
         read->serial = wh_session_serial();
     }
@@ -133,23 +134,16 @@ void wh_cl_read_cancel(struct wh_cl_read *read)
     }
 }
 
-/* Bytes of the application's memory from the first to the last that the read fills. */
-static size_t extent_bytes(const struct wh_cl_read *read)
-{
-    const struct wh_cl_rows *rows = &read->rows;
-    return read->packed == NULL ? read->size_bytes
-                                : rows->region[0] + (rows->region[1] - 1) * rows->row_pitch +
-                                      (rows->region[2] - 1) * rows->slice_pitch;
-}
-
 static bool fills(const struct wh_cl_read *read, const void *memory, size_t size_bytes)
 {
     uintptr_t begin = (uintptr_t)memory;
     uintptr_t to = (uintptr_t)read->to;
-    return read->to != NULL && to < begin + size_bytes && begin < to + extent_bytes(read);
+    const struct wh_cl_rows *rows = &read->rows;
+    size_t extent = wh_cl_extent(rows->region, rows->row_pitch, rows->slice_pitch);
+    return read->to != NULL && to < begin + size_bytes && begin < to + extent;
 }
 
-bool wh_cl_read_into(const void *memory, size_t size_bytes, bool rows)
+bool wh_cl_read_into(const void *memory, size_t size_bytes)
 {
     bool found = false;
     if (__atomic_load_n(&pending_count, __ATOMIC_ACQUIRE) == 0) {
@@ -158,37 +152,40 @@ bool wh_cl_read_into(const void *memory, size_t size_bytes, bool rows)
     uint32_t serial = wh_session_serial();
     pthread_mutex_lock(&pending_lock);
     for (const struct wh_cl_read *read = pending; read != NULL && !found; read = read->next) {
-        found = (!rows || read->packed != NULL) && read->serial == serial &&
-                fills(read, memory, size_bytes);
+        found = read->serial == serial && fills(read, memory, size_bytes);
     }
     pthread_mutex_unlock(&pending_lock);
     return found;
 }
 
-void wh_cl_await_reads(const void *memory, size_t size_bytes, bool rows)
+void wh_cl_await_reads(const void *memory, size_t size_bytes)
 {
     const struct timespec pause = {.tv_nsec = AWAIT_PAUSE_NS};
-    while (wh_cl_read_into(memory, size_bytes, rows)) {
-        wh_cl_ask_reads(0);
-        if (wh_cl_read_into(memory, size_bytes, rows)) {
-            nanosleep(&pause, NULL);
-        }
+    for (wh_cl_ask_reads(0); wh_cl_read_into(memory, size_bytes); wh_cl_ask_reads(0)) {
+        nanosleep(&pause, NULL);
     }
 }
 
-/* Looks at one pending read: the latest that fills the first byte is the source, and what another
- * one fills ends its part. */
+/* Looks at the rows of a pending read: the latest one that fills the first byte is the source, and
+ * what another one fills ends its part. */
 static void look_at(struct wh_cl_source *source, struct wh_cl_read *read, uintptr_t begin,
                     size_t *covered, size_t *next)
 {
-    uintptr_t to = (uintptr_t)read->to;
-    if (to > begin) {
-        *next = to - begin < *next ? to - begin : *next;
-        return;
+    const struct wh_cl_rows *rows = &read->rows;
+    size_t row_bytes = rows->region[0];
+    size_t packed_offset = 0;
+    for (size_t z = 0; z < rows->region[2]; z++) {
+        for (size_t y = 0; y < rows->region[1]; y++, packed_offset += row_bytes) {
+            uintptr_t row = (uintptr_t)read->to + y * rows->row_pitch + z * rows->slice_pitch;
+            if (row > begin) {
+                *next = row - begin < *next ? row - begin : *next;
+            } else if (begin - row < row_bytes) {
+                source->read = read;
+                source->offset = packed_offset + (begin - row);
+                *covered = row_bytes - (begin - row);
+            }
+        }
     }
-    source->read = read;
-    source->offset = begin - to;
-    *covered = read->size_bytes - source->offset;
 }
 
 size_t wh_cl_source_begin(struct wh_cl_source *source, const void *memory, size_t size_bytes,
@@ -204,8 +201,7 @@ size_t wh_cl_source_begin(struct wh_cl_source *source, const void *memory, size_
     pthread_mutex_lock(&pending_lock);
     for (struct wh_cl_read *read = pending; read != NULL; read = read->next) {
         bool before = waits || read->queue == queue;
-        if (before && read->packed == NULL && read->serial == serial &&
-            fills(read, memory, size_bytes)) {
+        if (before && read->serial == serial && fills(read, memory, size_bytes)) {
             look_at(source, read, (uintptr_t)memory, &covered, &next);
         }
     }

@@ -18,11 +18,6 @@ struct rectangle {
     size_t slice_pitch;
 };
 
-bool wh_cl_nothing(const size_t *region)
-{
-    return region[0] == 0 || region[1] == 0 || region[2] == 0;
-}
-
 static cl_int complete_pitches(struct rectangle *rectangle)
 {
     const size_t *region = rectangle->region;
@@ -108,11 +103,20 @@ static cl_int call_later(struct wh_call *call, const struct wh_cl_transfer *tran
     return wh_cl_call_shape(call, wh_cl_transfer_shape(transfer));
 }
 
+static bool has_gaps(const struct wh_cl_rows *rows)
+{
+    const size_t *region = rows->region;
+    bool between_rows = region[1] > 1 && rows->row_pitch != region[0];
+    return between_rows || (region[2] > 1 && rows->slice_pitch != region[0] * region[1]);
+}
+
 static cl_int read_rectangle_later(const struct wh_cl_transfer *transfer, const struct piece *piece,
                                    struct wh_call *call)
 {
-    struct wh_cl_read *read =
-        wh_cl_read_new_rows(&piece->rows, piece->size, wh_cl_handle(transfer->queue));
+    uint64_t queue = wh_cl_handle(transfer->queue);
+    struct wh_cl_read *read = has_gaps(&piece->rows)
+                                  ? wh_cl_read_new_rows(&piece->rows, piece->size, queue)
+                                  : wh_cl_read_new(piece->rows.first, piece->size, queue);
     if (read == NULL) {
         wh_call_end(call);
         return CL_OUT_OF_HOST_MEMORY;
@@ -127,11 +131,21 @@ static cl_int read_rectangle_later(const struct wh_cl_transfer *transfer, const 
     return error;
 }
 
-static bool has_gaps(const struct wh_cl_rows *rows)
+/* The bytes of a row that a pending read brings. */
+static cl_int write_from_read(const struct wh_cl_transfer *transfer, const struct piece *piece,
+                              size_t row_pitch, size_t slice_pitch,
+                              const struct wh_cl_source *source)
 {
-    const size_t *region = rows->region;
-    bool between_rows = region[1] > 1 && rows->row_pitch != region[0];
-    return between_rows || (region[2] > 1 && rows->slice_pitch != region[0] * region[1]);
+    struct wh_cl_reads reads;
+    struct wh_call call;
+    if (wh_call_begin(&call, transfer->opcode) != 0) {
+        return WH_CL_LOST;
+    }
+    put_rectangle(&call, transfer, piece, row_pitch, slice_pitch, WH_CL_MODE_FROM_READ);
+    wh_put_u64(&call, source->id);
+    wh_put_u64(&call, source->offset);
+    wh_cl_put_no_reads(&call, &reads);
+    return call_later(&call, transfer, piece->size);
 }
 
 static cl_int move_piece(const struct wh_cl_transfer *transfer, const struct piece *piece,
@@ -219,6 +233,24 @@ static void cut_piece(struct piece *piece, const struct wh_cl_transfer *transfer
     piece->buffer_origin[2] = buffer_origin[2] + at[2];
 }
 
+/* Cuts a piece of one row to what comes from one place. The element of an image that comes from
+ * several is waited for. */
+static void find_source(struct wh_cl_source *source, const struct wh_cl_transfer *transfer,
+                        struct piece *piece)
+{
+    size_t unit = transfer->element_bytes == 0 ? 1 : transfer->element_bytes;
+    size_t size = wh_cl_source_begin(source, piece->rows.first, piece->size,
+                                     wh_cl_handle(transfer->queue), transfer->wait_count > 0);
+    if (size < unit) {
+        wh_cl_source_end(source);
+        source->read = NULL;
+        wh_cl_await_reads(piece->rows.first, unit);
+        size = unit;
+    }
+    piece->size = size / unit * unit;
+    piece->rows.region[0] = piece->size;
+}
+
 /* Goes on to what comes behind a piece; of a region with nothing in it there is only one. */
 static void step(size_t *at, const struct wh_cl_rows *rows, const size_t *region)
 {
@@ -245,6 +277,18 @@ static size_t slice_pitch_of(const struct rectangle *host, size_t row_pitch, siz
     return slice_pitch != 0 ? slice_pitch : row * host->region[1];
 }
 
+/* Whether a write that does not block has a source that pending reads bring, at least in part. */
+static bool is_from_reads(const struct wh_cl_transfer *transfer, const struct rectangle *host)
+{
+    if (transfer->from == NULL || transfer->blocking != CL_FALSE || wh_cl_nothing(host->region)) {
+        return false;
+    }
+    size_t offset =
+        host->origin[0] + host->origin[1] * host->row_pitch + host->origin[2] * host->slice_pitch;
+    return wh_cl_read_into((const uint8_t *)transfer->from + offset,
+                           wh_cl_extent(host->region, host->row_pitch, host->slice_pitch));
+}
+
 static cl_int move_rectangle(const struct wh_cl_transfer *transfer, const size_t *buffer_origin,
                              struct rectangle *host, size_t row_pitch, size_t slice_pitch,
                              struct wh_cl_object *event)
@@ -253,20 +297,31 @@ static cl_int move_rectangle(const struct wh_cl_transfer *transfer, const size_t
     struct piece piece;
     size_t at[3] = {0, 0, 0};
     size_t limit = wh_cl_piece_limit(transfer);
+    bool from_reads = is_from_reads(transfer, host);
     if (limit == 0) {
         return WH_CL_LOST;
+    }
+    if (from_reads && limit > host->region[0]) {
+        limit = host->region[0];
     }
     wh_cl_pieces_begin(&pieces, transfer, event);
     do {
         bool first = at[0] == 0 && at[1] == 0 && at[2] == 0;
+        struct wh_cl_source source = {0};
         cut_piece(&piece, transfer, host, buffer_origin, at, limit);
+        if (from_reads) {
+            find_source(&source, transfer, &piece);
+        }
         step(at, &piece.rows, host->region);
         bool whole = first && at[2] == host->region[2];
         cl_int error = wh_cl_piece_begin(&pieces, at[2] == host->region[2]);
-        if (error == CL_SUCCESS) {
-            error = move_piece(&pieces.transfer, &piece, row_pitch,
-                               whole ? slice_pitch : slice_pitch_of(host, row_pitch, slice_pitch));
+        size_t pitch = whole ? slice_pitch : slice_pitch_of(host, row_pitch, slice_pitch);
+        if (error == CL_SUCCESS && source.read != NULL) {
+            error = write_from_read(&pieces.transfer, &piece, row_pitch, pitch, &source);
+        } else if (error == CL_SUCCESS) {
+            error = move_piece(&pieces.transfer, &piece, row_pitch, pitch);
         }
+        wh_cl_source_end(&source);
         error = wh_cl_piece_end(&pieces, error);
         if (error != CL_SUCCESS) {
             return error;
@@ -281,10 +336,6 @@ cl_int wh_cl_move_image(const struct wh_cl_transfer *transfer, const size_t *ori
 {
     static const size_t zero[3];
     struct rectangle host = {zero, region, row_pitch, slice_pitch};
-    if (transfer->from != NULL && !wh_cl_nothing(region)) {
-        size_t end = region[0] + (region[1] - 1) * row_pitch + (region[2] - 1) * slice_pitch;
-        wh_cl_settle_source(transfer->from, end);
-    }
     return move_rectangle(transfer, origin, &host, 0, 0, event);
 }
 
@@ -297,13 +348,10 @@ static cl_int transfer_rectangle(struct wh_cl_transfer *transfer, const size_t *
         return error;
     }
     struct wh_cl_object *created = NULL;
-    error = wh_cl_transfer_begin(transfer, command, event != NULL, &created);
-    if (error == CL_SUCCESS && transfer->from != NULL) {
-        size_t end = host->origin[0] + host->region[0] +
-                     (host->origin[1] + host->region[1] - 1) * host->row_pitch +
-                     (host->origin[2] + host->region[2] - 1) * host->slice_pitch;
-        wh_cl_settle_source(transfer->from, end);
-    }
+    size_t extent_bytes = host->origin[0] + host->origin[1] * host->row_pitch +
+                          host->origin[2] * host->slice_pitch +
+                          wh_cl_extent(host->region, host->row_pitch, host->slice_pitch);
+    error = wh_cl_transfer_begin(transfer, extent_bytes, command, event != NULL, &created);
     if (error == CL_SUCCESS) {
         error = move_rectangle(transfer, buffer_origin, host, row_pitch, slice_pitch, created);
     }

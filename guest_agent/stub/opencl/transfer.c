@@ -274,20 +274,22 @@ void wh_cl_piece_again(struct wh_cl_pieces *pieces)
     }
 }
 
-/* rows: what fills them is not written from the server's memory. */
-static void settle(const void *memory, size_t size, bool rows)
+/* Whether reads bring part of what is written, which have not yet. */
+static bool writes_from_reads(const struct wh_cl_transfer *transfer, size_t extent_bytes)
 {
-    if (size == 0 || !wh_cl_read_into(memory, size, false)) {
-        return;
+    if (transfer->from == NULL || !wh_cl_read_into(transfer->from, extent_bytes)) {
+        return false;
     }
     wh_cl_ask_reads(0);
-    wh_cl_await_reads(memory, size, rows);
+    return wh_cl_read_into(transfer->from, extent_bytes);
 }
 
-cl_int wh_cl_transfer_begin(struct wh_cl_transfer *transfer, cl_command_type command,
-                            bool event_wanted, struct wh_cl_object **created)
+cl_int wh_cl_transfer_begin(struct wh_cl_transfer *transfer, size_t extent_bytes,
+                            cl_command_type command, bool event_wanted,
+                            struct wh_cl_object **created)
 {
-    transfer->counted = transfer->blocking != CL_FALSE && wh_blocking_begin();
+    bool from_reads = writes_from_reads(transfer, extent_bytes);
+    transfer->counted = transfer->blocking != CL_FALSE && !from_reads && wh_blocking_begin();
     transfer->waits_apart = transfer->blocking != CL_FALSE && !transfer->counted;
     if (transfer->waits_apart) {
         transfer->blocking = CL_FALSE;
@@ -352,13 +354,7 @@ cl_int wh_cl_read(const struct wh_cl_transfer *transfer, struct wh_cl_object *ev
 
 cl_int wh_cl_write(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)
 {
-    settle(transfer->from, transfer->size, transfer->blocking == CL_FALSE);
     return move_or_hold(transfer, event);
-}
-
-void wh_cl_settle_source(const void *memory, size_t size)
-{
-    settle(memory, size, false);
 }
 
 /* What both entry points do around the transfer itself. */
@@ -375,7 +371,7 @@ static cl_int enqueue(struct wh_cl_transfer *transfer, cl_command_type command, 
         return error;
     }
     struct wh_cl_object *created = NULL;
-    error = wh_cl_transfer_begin(transfer, command, event != NULL, &created);
+    error = wh_cl_transfer_begin(transfer, transfer->size, command, event != NULL, &created);
     if (error == CL_SUCCESS) {
         error =
             transfer->to != NULL ? wh_cl_read(transfer, created) : wh_cl_write(transfer, created);

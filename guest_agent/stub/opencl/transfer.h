@@ -73,10 +73,6 @@ cl_int wh_cl_held_transfer(const struct wh_cl_transfer *transfer, struct wh_cl_o
 void wh_cl_emptying_begin(cl_command_queue queue);
 void wh_cl_emptying_end(cl_command_queue queue);
 
-/* The source of a write may be what a read before it fills: then that has to come first. For those
- * who cannot let the server write it from there (wh_cl_source_begin). */
-void wh_cl_settle_source(const void *memory, size_t size);
-
 /* Queue, memory object (an image if it must be one), their context, the wait list. An API error. */
 cl_int wh_cl_check_objects(const struct wh_cl_transfer *transfer, bool image);
 
@@ -85,11 +81,13 @@ cl_int wh_cl_check_transfer(const struct wh_cl_transfer *transfer);
 
 /*
  * What every entry point does around its transfer. One that blocks is counted among the calls that
- * block; if there are too many, it becomes one that does not, and its event is waited for at the
- * end.
+ * block; if there are too many, or if pending reads bring part of what it writes (of the
+ * extent_bytes from transfer->from on), it becomes one that does not, and its event is waited for
+ * at the end.
  */
-cl_int wh_cl_transfer_begin(struct wh_cl_transfer *transfer, cl_command_type command,
-                            bool event_wanted, struct wh_cl_object **created);
+cl_int wh_cl_transfer_begin(struct wh_cl_transfer *transfer, size_t extent_bytes,
+                            cl_command_type command, bool event_wanted,
+                            struct wh_cl_object **created);
 cl_int wh_cl_transfer_end(const struct wh_cl_transfer *transfer, struct wh_cl_object *created,
                           cl_int error, cl_event *event); /* gives the error back, or its own */
 
@@ -100,9 +98,6 @@ cl_int wh_cl_write(const struct wh_cl_transfer *transfer, struct wh_cl_object *e
 /* What a request for a region of an image begins with. region: bytes, rows, slices. */
 void wh_cl_put_image(struct wh_call *call, const struct wh_cl_transfer *transfer,
                      const size_t *origin, const size_t *region, uint32_t mode);
-
-/* Whether a region of three dimensions has nothing in it. */
-bool wh_cl_nothing(const size_t *region);
 
 /* Moves a region between an image and rows in the application's memory, of which transfer.to or
  * transfer.from is the first (rectangle.c). region: bytes, rows, slices. */

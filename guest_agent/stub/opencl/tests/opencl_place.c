@@ -388,6 +388,109 @@ static void write_from_parts_of_reads(void)
     free(result);
 }
 
+/* The same for rows and for images, and from rows that a read fills: each write waits for the gate
+ * of its own thread, blocking ones in a thread apart. */
+static void rows_from_gated_reads(void)
+{
+    enum { WIDTH = 60, HEIGHT = 40, SLICES = 2, PITCH = 64, SLICE = PITCH * HEIGHT };
+    enum { N = SLICES * SLICE };
+    static const cl_image_format format = {CL_RGBA, CL_UNSIGNED_INT8};
+    const cl_image_desc desc = {
+        .image_type = CL_MEM_OBJECT_IMAGE2D, .image_width = WIDTH / 4, .image_height = HEIGHT};
+    const size_t zero[3] = {0, 0, 0};
+    const size_t bytes_region[3] = {WIDTH, HEIGHT, SLICES};
+    const size_t pixels[3] = {WIDTH / 4, HEIGHT, 1};
+    const size_t shifted[3] = {2, 1, 0};
+    const size_t inner[3] = {WIDTH - 5, HEIGHT - 1, SLICES};
+    uint8_t *bytes = random_bytes(N, 21);
+    uint8_t *host = malloc(N);
+    uint8_t *rows = malloc(N);
+    uint8_t *result = malloc(N);
+    cl_int error = CL_SUCCESS;
+    cl_mem from = buffer_of(N, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, bytes);
+    cl_mem to = buffer_of(N, CL_MEM_READ_WRITE, NULL);
+    cl_mem again = buffer_of(N, CL_MEM_READ_WRITE, NULL);
+    cl_mem image = clCreateImage(context, CL_MEM_READ_WRITE, &format, &desc, NULL, &error);
+    OK(error);
+    for (int apart = 0; apart < 2; apart++) {
+        uint8_t none = 0;
+        cl_event never = gate();
+        memset(host, 1, N);
+        memset(rows, 2, N);
+        OK(clEnqueueFillBuffer(queue, to, &none, 1, 0, N, 0, NULL, NULL));
+        OK(clEnqueueFillBuffer(queue, again, &none, 1, 0, N, 0, NULL, NULL));
+        OK(clFinish(queue));
+        /* Two reads next to each other, one into rows; what lies between its rows stays. */
+        OK(clEnqueueReadBuffer(queue, from, CL_FALSE, 0, 1000, host, 1, &never, NULL));
+        OK(clEnqueueReadBuffer(queue, from, CL_FALSE, 1000, N - 1000, host + 1000, 0, NULL, NULL));
+        OK(clEnqueueReadBufferRect(queue, from, CL_FALSE, zero, zero, bytes_region, PITCH, SLICE,
+                                   PITCH, SLICE, rows, 0, NULL, NULL));
+        /* From both, into rows of a buffer and of an image, and in one piece. */
+        OK(clEnqueueWriteBufferRect(queue, to, CL_FALSE, shifted, shifted, inner, PITCH, SLICE,
+                                    PITCH, SLICE, apart ? rows : host, 0, NULL, NULL));
+        OK(clEnqueueWriteImage(queue, image, CL_FALSE, zero, pixels, PITCH, 0, apart ? host : rows,
+                               0, NULL, NULL));
+        OK(clEnqueueWriteBuffer(queue, again, CL_FALSE, 0, N, rows, 0, NULL, NULL));
+        if (apart) {
+            pthread_t thread;
+            EXPECT(pthread_create(&thread, NULL, opens_gate, never), 0);
+            OK(clEnqueueWriteBufferRect(queue, to, CL_TRUE, shifted, shifted, inner, PITCH, SLICE,
+                                        PITCH, SLICE, rows, 0, NULL, NULL));
+            EXPECT(pthread_join(thread, NULL), 0);
+        } else {
+            OK(clSetUserEventStatus(never, CL_COMPLETE));
+        }
+        OK(clFinish(queue));
+        EXPECT(memcmp(host, bytes, N), 0);
+        OK(clEnqueueReadBuffer(queue, again, CL_TRUE, 0, N, result, 0, NULL, NULL));
+        for (int i = 0; i < N; i++) {
+            EXPECT(rows[i], i % PITCH < WIDTH ? bytes[i] : 2);
+            EXPECT(result[i], rows[i]);
+        }
+        OK(clEnqueueReadBuffer(queue, to, CL_TRUE, 0, N, result, 0, NULL, NULL));
+        for (int i = 0; i < N; i++) {
+            bool written = i % PITCH >= 2 && i % PITCH < WIDTH - 3 && i % SLICE >= PITCH;
+            EXPECT(result[i], written ? bytes[i] : 0);
+        }
+        OK(clEnqueueReadImage(queue, image, CL_TRUE, zero, pixels, 0, 0, result, 0, NULL, NULL));
+        for (int i = 0; i < WIDTH * HEIGHT; i++) {
+            EXPECT(result[i], bytes[i / WIDTH * PITCH + i % WIDTH]);
+        }
+        OK(clReleaseEvent(never));
+    }
+    OK(clReleaseMemObject(from));
+    OK(clReleaseMemObject(to));
+    OK(clReleaseMemObject(again));
+    OK(clReleaseMemObject(image));
+    free(bytes);
+    free(host);
+    free(rows);
+    free(result);
+}
+
+/* A write of another queue waits for no read that was not before it, whatever it would find. */
+static void write_beside_gated_read(void)
+{
+    enum { N = 100000 };
+    static uint8_t host[N];
+    cl_command_queue held = new_queue(0);
+    cl_mem from = buffer_of(N, CL_MEM_READ_WRITE, NULL);
+    cl_mem to = buffer_of(N, CL_MEM_READ_WRITE, NULL);
+    const size_t zero[3] = {0, 0, 0};
+    const size_t region[3] = {100, 10, 1};
+    cl_event never = gate();
+    OK(clEnqueueReadBuffer(held, from, CL_FALSE, 0, N, host, 1, &never, NULL));
+    OK(clEnqueueWriteBuffer(queue, to, CL_TRUE, 0, N, host, 0, NULL, NULL));
+    OK(clEnqueueWriteBufferRect(queue, to, CL_TRUE, zero, zero, region, 0, 0, 0, 0, host, 0, NULL,
+                                NULL));
+    OK(clSetUserEventStatus(never, CL_COMPLETE));
+    OK(clFinish(held));
+    OK(clReleaseEvent(never));
+    OK(clReleaseMemObject(from));
+    OK(clReleaseMemObject(to));
+    OK(clReleaseCommandQueue(held));
+}
+
 static int reading;
 
 static void *keep_reading(void *buffer)
@@ -839,6 +942,8 @@ int main(int argc, char **argv)
         S(blocking_events),
         S(write_from_gated_read),
         S(write_from_parts_of_reads),
+        S(rows_from_gated_reads),
+        S(write_beside_gated_read),
         S(maps_beside_transfers),
         S(others_keep_transferring),
         S(many_threads),
