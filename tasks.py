@@ -102,6 +102,15 @@ def plot(_: Context, run: str, json: bool = False) -> None:
         print(file, file=sys.stderr)
 
 
+@task(positional=["run"], help={"run": "directory of a run", "json": JSON_HELP})
+@guarded
+def report(_: Context, run: str, json: bool = False) -> None:
+    """Write a run's report as one HTML file, and print what it found."""
+    from testbed.analysis.report import run_report
+
+    run_report(Path(run), json)
+
+
 @task(
     positional=["first", "second"],
     help={"first": "directory of a run", "second": "directory of another", "json": JSON_HELP},
@@ -453,7 +462,19 @@ def test(_: Context) -> None:
 def _collection() -> Collection:
     """Task names as users type them: groups with a dot."""
     top = Collection(
-        *(doctor, reproduce, run, plot, compare, execute, record, replay, suites, differential),
+        *(
+            doctor,
+            reproduce,
+            run,
+            plot,
+            report,
+            compare,
+            execute,
+            record,
+            replay,
+            suites,
+            differential,
+        ),
         *(coverage, generate, model, soak, drift, check, test, fuzz),
     )
     for name, members in (

@@ -467,6 +467,9 @@ def _numbers(panel: Panel, key: str) -> list[float]:
 
 def _save(figure: Figure, base: Path) -> list[Path]:
     files = []
+    # The layout takes as long as the drawing, and is the same in every format.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     without_time = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     for kind in FORMATS:
         path = base.with_name(f"{base.name}.{kind}")

@@ -1,18 +1,27 @@
-"""Rebuilds the tables and figures of a run from its raw record."""
+"""Rebuilds tables, figures and the report's page of a run from its raw record."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.analysis import tables
 from testbed.analysis.breakdown import read_breakdown
 from testbed.analysis.charts import charts
+from testbed.analysis.findings import findings
 from testbed.analysis.samples import Run, load_run
 from testbed.errors import TestbedError
 
+if TYPE_CHECKING:
+    from testbed.analysis.figures import Drawn
+
 TABLES = "tables"
 FIGURES = "figures"
+PAGE = "report.html"
 
 
 @dataclass(frozen=True)
@@ -25,16 +34,16 @@ class Report:
     files: tuple[Path, ...]
 
 
-def plot(path: Path, with_figures: bool = True) -> Report:
-    """Write tables and figures beside the raw record, each in every format.
+def tabulate(path: Path) -> Report:
+    """Write the tables beside the raw record, in every format.
 
     Raises TestbedError if the run cannot be read or the files cannot be written.
     """
     run = load_run(path)
     comparisons = tables.compare(run)
     text = tables.terminal(comparisons)
-    files: list[Path] = []
-    try:
+    files = []
+    with _write_errors(path):
         folder = path / TABLES
         folder.mkdir(exist_ok=True)
         for name, content in (
@@ -46,15 +55,67 @@ def plot(path: Path, with_figures: bool = True) -> Report:
         ):
             (folder / name).write_text(content, encoding="utf-8")
             files.append(folder / name)
-        if with_figures:
-            # Imported here: matplotlib takes a second, and most tasks draw nothing.
-            from testbed.analysis.figures import draw
+    return Report(text, run, comparisons, tuple(files))
 
-            figures = draw(run, charts(run, comparisons, read_breakdown(path)), path / FIGURES)
-            files += [file for figure in figures for file in figure.files]
+
+def plot(path: Path) -> Report:
+    """Write tables and figures beside the raw record.  Raises as `tabulate` does."""
+    done, _ = _draw(path)
+    return done
+
+
+def write_page(path: Path) -> Report:
+    """Write tables, figures and the page that shows them all.  Raises as `tabulate` does."""
+    from testbed.analysis.page import page
+
+    done, drawn = _draw(path)
+    table_files = [file for file in done.files if file.parent.name == TABLES]
+    text = page(done.run, done.comparisons, read_breakdown(path), drawn, table_files)
+    with _write_errors(path):
+        (path / PAGE).write_text(text, encoding="utf-8")
+    return replace(done, files=(*done.files, path / PAGE))
+
+
+def run_report(path: Path, as_json: bool) -> None:
+    """Write the page of a run and print its findings."""
+    done = write_page(path)
+    entries = read_breakdown(path)
+    found = findings(done.run, done.comparisons, entries)
+    if as_json:
+        from testbed.analysis.published import beside, load_published
+
+        together = {
+            "page": str(path / PAGE),
+            "findings": [*found.main, *found.further],
+            "published": [
+                asdict(item) for item in beside(load_published(), done.comparisons, entries)
+            ],
+        }
+        print(json.dumps(together, indent=2, ensure_ascii=False))
+        return
+    for sentence in found.main:
+        print(f"* {sentence}")
+    print(f"report: {path / PAGE}")
+
+
+def _draw(path: Path) -> tuple[Report, tuple[Drawn, ...]]:
+    # Imported here: matplotlib takes a second, and most tasks draw nothing.
+    from testbed.analysis.figures import draw
+
+    done = tabulate(path)
+    shown = charts(done.run, done.comparisons, read_breakdown(path))
+    with _write_errors(path):
+        drawn = draw(done.run, shown, path / FIGURES)
+    figures = [file for figure in drawn for file in figure.files]
+    return replace(done, files=(*done.files, *figures)), drawn
+
+
+@contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise TestbedError(
-            f"cannot write tables and figures to {path}: {error.strerror or error}",
+            f"cannot write tables, figures and report to {path}: {error.strerror or error}",
             "check free space and permissions there",
         ) from error
-    return Report(text, run, comparisons, tuple(files))

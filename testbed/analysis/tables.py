@@ -434,10 +434,10 @@ def _latex_text(text: str) -> str:
 def interval_text(value: Interval | None) -> str:
     if value is None:
         return MISSING
-    text = _significant(value.estimate)
+    text = significant(value.estimate)
     if value.low is None or value.high is None:
         return text
-    return f"{text} [{_significant(value.low)}, {_significant(value.high)}]"
+    return f"{text} [{significant(value.low)}, {significant(value.high)}]"
 
 
 def _interval_record(name: str, value: Interval | None) -> dict[str, float | None]:
@@ -448,7 +448,7 @@ def _interval_record(name: str, value: Interval | None) -> dict[str, float | Non
     }
 
 
-def _significant(value: float) -> str:
+def significant(value: float) -> str:
     """Three or four significant digits without an exponent."""
     if value >= 1000:
         return f"{value:.0f}"

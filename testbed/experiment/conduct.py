@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.analysis.report import Report, plot
+from testbed.analysis.report import Report, tabulate, write_page
 from testbed.analysis.rundir import read_manifest
 from testbed.errors import TestbedError
 from testbed.experiment import provenance
@@ -74,7 +74,7 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
     with _run_directory(request, experiment) as run:
         manifest = run.manifest()
         try:
-            report, summary = _measure(experiment, request, run, manifest, say, show)
+            summary = _measure(experiment, request, run, manifest, say, show)
         except BaseException:
             _mark(run, manifest, "stopped")
             if request.resume is None:
@@ -82,6 +82,8 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
                 say(f"stopped; go on with: ./inv run {experiment.name} --resume {resume}")
             raise
         _mark(run, manifest, "finished")
+        say("drawing figures and writing the report")
+        report = write_page(run.path)
     return Conducted(run.path, report, summary)
 
 
@@ -119,8 +121,8 @@ def _measure(
     manifest: dict[str, Any],
     say: Say,
     show: Callable[[str, Report], None],
-) -> tuple[Report, Summary]:
-    """Measure placement after placement; returns the last report and the counts of all."""
+) -> Summary:
+    """Measure placement after placement and show the tables of each; returns the counts of all."""
     say(f"results go to {run.path}")
     native = _native_code(experiment, say)
     if native is not None:
@@ -135,7 +137,6 @@ def _measure(
     # What is prepared does not depend on the accelerator; kvm gives the plan with all trials.
     subjects = prepare_subjects(make_plan(experiment, "kvm", request.placements), _record, say)
     manifest["workloads"] = {label: subject.to_json() for label, subject in subjects.items()}
-    report: Report | None = None
     summaries: list[Summary] = []
     for placement in PLACEMENTS:
         if not make_plan(experiment, "tcg", _only(placement, request.placements)):
@@ -149,10 +150,8 @@ def _measure(
         say(f"{placement} placement: {len(trials)} trials")
         executor = Executor(Settings(native, subjects, accelerator, boot))
         summaries.append(run_trials(trials, executor, run, say))
-        report = plot(run.path)
-        show(placement, report)
-    assert report is not None, "a plan with no trial was refused before"
-    return report, _total(summaries)
+        show(placement, tabulate(run.path))
+    return _total(summaries)
 
 
 def _only(placement: str, wanted: Sequence[str] | None) -> tuple[str, ...]:

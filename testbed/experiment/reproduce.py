@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from testbed.analysis.report import Report
+from testbed.analysis.report import PAGE, Report
 from testbed.analysis.rundir import TRIALS, read_lines
 from testbed.analysis.tables import terminal
 from testbed.errors import TestbedError
@@ -75,8 +75,6 @@ def closing_words(done: Conducted, wall_s: float) -> str:
     lines = [
         f"{done.summary.ran} trials ({counts or 'none'}{skipped}) in {format_duration(wall_s)}"
     ]
-    figures = [file for file in done.report.files if file.suffix == ".png"]
-    lines += [f"figure: {file}" for file in figures]
-    lines.append(f"tables: {done.path / 'tables'}")
-    lines.append(f"raw data and manifest: {done.path}")
+    lines.append(f"report: {done.path / PAGE}")
+    lines.append(f"tables, figures, raw data and manifest: {done.path}")
     return "\n".join(lines)

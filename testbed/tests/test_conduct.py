@@ -83,6 +83,7 @@ def test_run_leaves_tables_figures_manifest_and_raw_data(experiment: Path, tmp_p
         ".png",
         ".svg",
         ".pdf",
+        ".html",
     }
     assert "ticks, application, process placement" in printed[0]
     assert str(done.path) in printed[-1]

@@ -12,7 +12,7 @@ import pytest
 
 from testbed.analysis import tables
 from testbed.analysis.measure import measure
-from testbed.analysis.report import plot
+from testbed.analysis.report import tabulate
 from testbed.analysis.samples import load_run
 from testbed.errors import TestbedError
 from testbed.experiment.plan import make_plan
@@ -79,7 +79,7 @@ def test_native_is_not_compared_with_emulated_guests(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", ["mismatch", "failed", "timeout"])
 def test_a_wrong_system_has_no_speed_anywhere(tmp_path: Path, status: str) -> None:
     bad = "replay/process/r02/lenet-digits/wormhole"
-    report = plot(made_up_run(tmp_path, {bad: status}), with_figures=False)
+    report = tabulate(made_up_run(tmp_path, {bad: status}))
     row = next(row for row in report.comparisons[0].rows if row.system == "wormhole")
     assert (row.speed, row.ratio, row.ok, row.trials) == (None, None, 2, 3)
     line = next(line for line in report.text.splitlines() if line.startswith("wormhole "))
@@ -91,7 +91,7 @@ def test_a_wrong_system_has_no_speed_anywhere(tmp_path: Path, status: str) -> No
 
 
 def test_all_forms_say_the_same(tmp_path: Path) -> None:
-    report = plot(made_up_run(tmp_path), with_figures=False)
+    report = tabulate(made_up_run(tmp_path))
     folder = report.run.path / "tables"
     records = list(csv.DictReader(io.StringIO((folder / "table.csv").read_text())))
     wormhole = next(r for r in records if r["system"] == "wormhole" and r["placement"] == "process")
@@ -102,10 +102,10 @@ def test_all_forms_say_the_same(tmp_path: Path) -> None:
 
 def test_tables_are_rebuilt_from_raw_events_not_from_stored_numbers(tmp_path: Path) -> None:
     path = made_up_run(tmp_path)
-    before = plot(path, with_figures=False).text
+    before = tabulate(path).text
     trials = path / "trials.jsonl"
     trials.write_text(trials.read_text().replace('"metrics":{}', '"metrics":{"steps_per_s":9e9}'))
-    assert plot(path, with_figures=False).text == before
+    assert tabulate(path).text == before
 
 
 def test_an_empty_run_is_a_clear_error(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_an_empty_run_is_a_clear_error(tmp_path: Path) -> None:
 
 def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
     path = made_up_run(tmp_path, {"replay/process/r01/lenet-digits/wormhole": "failed"})
-    plot(path, with_figures=False)
+    tabulate(path)
     text = (path / "tables" / "table.tex").read_text()
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == text.count("\\label{")
     assert "none: failed (1 of 3) & - &" in text
@@ -129,14 +129,14 @@ def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
 
 def test_noisy_trials_count_and_what_would_be_without_them_stands_beside(tmp_path: Path) -> None:
     path = made_up_run(tmp_path)
-    assert "without noisy trials" not in plot(path, with_figures=False).text
+    assert "without noisy trials" not in tabulate(path).text
     trials = path / "trials.jsonl"
     lines = [json.loads(line) for line in trials.read_text().splitlines()]
     for line in lines:
         if line["id"] == "replay/process/r02/lenet-digits/wormhole":
             line["noise"] = {"noisy": True, "reasons": ["0.71 cores busy before"]}
     trials.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    report = plot(path, with_figures=False)
+    report = tabulate(path)
     rows = {row.system: row for row in report.comparisons[0].rows}
     ratio, quiet = rows["wormhole"].ratio, rows["wormhole"].quiet_ratio
     assert ratio is not None and quiet is not None

@@ -1,0 +1,130 @@
+"""The report of a run as one HTML file that needs nothing else: no network, no other file.
+
+Figures are inline SVG, their data inline CSV; only the logs of failed trials and the files beside
+the page are links, relative to the run's directory.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from testbed.analysis import statistics
+from testbed.analysis.breakdown import Entry
+from testbed.analysis.figures import Drawn
+from testbed.analysis.findings import findings
+from testbed.analysis.published import beside, load_published, missing
+from testbed.analysis.samples import Run, Sample
+from testbed.analysis.tables import Comparison, notes_of, tables_of
+
+TEMPLATE = Path(__file__).with_name("page.html")
+LOG_FILES_LIMIT = 20
+
+
+def page(
+    run: Run,
+    comparisons: Sequence[Comparison],
+    entries: Sequence[Entry],
+    figures: Sequence[Drawn],
+    table_files: Sequence[Path],
+) -> str:
+    """The report as text of an HTML file that lies in the run's directory."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    publication = load_published()
+    found = beside(publication, comparisons, entries)
+    samples = [sample for group in run.groups for sample in group.samples]
+    text: str = template.render(
+        name=run.experiment.get("name", run.path.name),
+        doc=run.experiment.get("doc", ""),
+        started=run.manifest.get("started_utc", ""),
+        facts=_facts(run),
+        findings=findings(run, comparisons, entries),
+        publication=publication,
+        beside=found,
+        missing=missing(publication, found),
+        figures=[_figure(run.path, figure) for figure in figures],
+        table_files=[str(file.relative_to(run.path)) for file in table_files],
+        groups=[
+            {"title": c.group.title, "tables": tables_of(c), "notes": notes_of(c)}
+            for c in comparisons
+        ],
+        trials=len(samples),
+        failed=[_failed(run.path, sample) for sample in samples if sample.status != "ok"],
+        noisy=[sample for sample in samples if sample.noisy],
+        noise_rule=run.manifest.get("noise_rule", {}).get("text", "none was recorded"),
+        method=(statistics.__doc__ or "").strip(),
+        manifest=json.dumps(run.manifest, indent=2, ensure_ascii=False),
+    )
+    return text
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    """What a reader wants to know first, from the manifest."""
+    manifest = run.manifest
+    host = manifest.get("host", {})
+    commit = manifest.get("commit", {})
+    device = manifest.get("opencl", {})
+    accelerator = manifest.get("accelerator", {})
+    return [
+        ("run", run.path.name),
+        ("state", str(manifest.get("state", "unknown"))),
+        ("measured", f"{manifest.get('started_utc', '?')} to {manifest.get('ended_utc', '?')}"),
+        (
+            "commit",
+            f"{commit.get('id', '?')}{' with local changes' if commit.get('dirty') else ''}",
+        ),
+        (
+            "host",
+            f"{host.get('cpu_model', 'unknown processor')}, {host.get('cores', '?')} cores,"
+            f" {host.get('memory_mib', '?')} MiB, {host.get('system', '?')},"
+            f" kernel {host.get('kernel', '?')}",
+        ),
+        ("device", f"{device.get('device') or 'unknown'}, driver {device.get('driver') or '?'}"),
+        (
+            "guests",
+            f"{str(accelerator.get('kind', 'none')).upper()} ({accelerator.get('reason', '?')})",
+        ),
+        ("baseline", run.baseline),
+    ]
+
+
+def _figure(run: Path, figure: Drawn) -> dict[str, Any]:
+    data = next(file for file in figure.files if file.suffix == ".csv")
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "caption": figure.caption,
+        "image": _data_url("image/svg+xml", figure.svg.read_bytes()),
+        "csv": _data_url("text/csv", data.read_bytes()),
+        "files": [str(file.relative_to(run)) for file in figure.files],
+        "columns": list(figure.records[0]),
+        "rows": [[_cell(value) for value in record.values()] for record in figure.records],
+    }
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _data_url(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def _failed(run: Path, sample: Sample) -> dict[str, Any]:
+    """A trial that was not ok, with those of its logs that the run still has."""
+    folder = run / sample.logs
+    logs = sorted(path for path in folder.rglob("*") if path.is_file()) if sample.logs else []
+    return {
+        "id": sample.id,
+        "status": sample.status,
+        "detail": sample.detail,
+        "logs": [str(path.relative_to(run)) for path in logs[:LOG_FILES_LIMIT]],
+    }
