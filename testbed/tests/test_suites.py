@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy
 import pytest
 
 from testbed.errors import TestbedError
 from testbed.experiment.suites import parsers
 from testbed.experiment.suites.catalogue import SUITES, find_suites
 from testbed.experiment.suites.compare import compare, counts, table
+from testbed.experiment.suites.places import needed_libraries
 from testbed.experiment.suites.run import Request, require_agreement, run_suites
 from testbed.experiment.suites.suite import (
     FAILED,
@@ -125,6 +127,15 @@ def test_the_catalogue_is_consistent() -> None:
         find_suites("clpeak/most")
     [suite] = find_suites("clpeak/all")
     assert [step.name for step in suite.steps] == ["all"]
+
+
+def test_a_guest_gets_what_extension_modules_need_of_the_system() -> None:
+    [module] = Path(numpy.__file__).parent.glob("_core/_multiarray_umath*.so")
+    names = {library.name for library in needed_libraries([module])}
+    assert "libstdc++.so.6" in names
+    assert "libc.so.6" not in names  # every guest's own
+    assert not any("openblas" in name for name in names)  # comes with the package
+    assert needed_libraries([]) == []
 
 
 @pytest.mark.opencl

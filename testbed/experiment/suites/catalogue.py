@@ -12,6 +12,8 @@ PYTEST = ("pytest==8.4.2", "pytest-timeout==2.4.0")
 PYOPENCL = "pyopencl==2025.1"
 NUMPY = "numpy==2.4.6"
 TEST_LIMIT_S = 300
+# Only where PoCL sees enough free memory at that moment does it work at all, then for minutes.
+NOT_BY_CHANCE = "not zeros_large_array"
 
 # Of each level of BLAS some; all would take an hour.
 CLBLAST_ROUTINES = (
@@ -167,13 +169,13 @@ SUITES = (
         "the test suite of pyopencl",
         (
             _pytest("wrapper", "test_wrapper.py", "test_enqueue_copy.py"),
-            _pytest("array", "test_array.py", timeout_s=1800.0),
+            _pytest("array", "test_array.py", timeout_s=1800.0, extra=("-k", NOT_BY_CHANCE)),
             _pytest("algorithm", "test_algorithm.py", timeout_s=1800.0),
             _pytest("math", "test_clmath.py", "test_clrandom.py", "test_arrays_in_structs.py"),
         ),
         python=(PYOPENCL, NUMPY, "mako==1.4.3", *PYTEST),
         source=Source("pyopencl", "2025.1", "test"),
-        truths=(Truth(r"wrapper: .*svm.*", SKIPS, NO_SVM),),
+        truths=(Truth(r"(wrapper|array): .*svm.*", SKIPS, NO_SVM),),
         guest=("wrapper",),
         short=("wrapper",),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -25,13 +25,15 @@ from testbed.machine.native_build import NativeBuild
 from testbed.machine.qemu_argv import VmConfig
 from testbed.machine.served_guest import ServedGuest, served_guest
 
-COPY_LIMIT_S = 300.0
-LINKER_LIMIT_S = 30.0
+COPY_LIMIT_S = 1200.0  # an emulated guest unpacks 80 MB of Python packages
+LINKER_LIMIT_S = 120.0
 GUEST_FOLDER = PurePosixPath("/opt/wormhole/suite")
 GUEST_MEMORY_MIB = 2048
 # An emulated processor is this much slower than the host's, about.
 GUEST_PATIENCE = 15
 SESSIONS_AT_ONCE = 16
+# No test needs what makes an environment, and it is a third of its files.
+INSTALLERS = ("pip", "setuptools", "pkg_resources", "_distutils_hack")
 # The guest has its own; the OpenCL loader must be its own.
 GUEST_LIBRARIES = ("libc.so", "libm.so", "libOpenCL", "ld-linux", "libpthread", "libdl", "librt")
 
@@ -116,13 +118,19 @@ class InGuest:
         """Copy what the step needs and the guest lacks; each thing once."""
         files: dict[str, Path | bytes] = {}
         if step.argv[0] == "{python}":
-            folders = {"packages": kit.packages, "source": kit.source}
-            files = {f"{GUEST_FOLDER}/{name}": path for name, path in folders.items() if path}
+            programs = []
+            for path in sorted(kit.packages.iterdir()) if kit.packages else ():
+                if path.name not in INSTALLERS:
+                    files[f"{GUEST_FOLDER}/packages/{path.name}"] = path
+                    programs += [path] if path.suffix == ".so" else sorted(path.rglob("*.so"))
+            if kit.source:
+                files[f"{GUEST_FOLDER}/source"] = kit.source
         else:
             program = Path(shutil.which(step.argv[0]) or step.argv[0])
             files[f"{GUEST_FOLDER}/bin/{program.name}"] = program.resolve()
-            for library in _libraries(program):
-                files[f"{GUEST_FOLDER}/lib/{library.name}"] = library.resolve()
+            programs = [program]
+        for library in needed_libraries(programs):
+            files[f"{GUEST_FOLDER}/lib/{library.name}"] = library.resolve()
         new = {target: path for target, path in files.items() if target not in self._shipped}
         if new:
             self._served.vm.ssh.put(new, COPY_LIMIT_S)
@@ -180,16 +188,25 @@ def _write_files(step: Step, words: Mapping[str, str], work: Path) -> None:
         (work / name).write_text(_filled(text, words), encoding="utf-8")
 
 
-def _libraries(program: Path) -> list[Path]:
-    """The shared libraries that the guest's own do not stand for."""
+def needed_libraries(programs: Sequence[Path]) -> list[Path]:
+    """The libraries of the system that programs or extension modules need.
+
+    Without those that every guest has, and those that a Python package brings along.
+    """
+    if not programs:
+        return []
     done = subprocess.run(
-        ["ldd", str(program)], capture_output=True, text=True, timeout=LINKER_LIMIT_S, check=False
+        ["ldd", *map(str, programs)],
+        capture_output=True,
+        text=True,
+        timeout=LINKER_LIMIT_S,
+        check=False,
     )
-    found = []
+    found = set()
     for line in done.stdout.splitlines():
         _, arrow, rest = line.partition("=>")
         if arrow and rest.strip().startswith("/"):
             path = Path(rest.split()[0])
-            if not path.name.startswith(GUEST_LIBRARIES):
-                found.append(path)
-    return found
+            if "site-packages" not in path.parts and not path.name.startswith(GUEST_LIBRARIES):
+                found.add(path)
+    return sorted(found)
