@@ -328,14 +328,27 @@ def vm_stop(_: Context, name: str = "wormhole") -> None:
     stop(name)
 
 
+@task(positional=["name"], help={"name": "name of the new workload"})
+@guarded
+def workload_new(_: Context, name: str) -> None:
+    """Write a commented workload and its experiment to begin with (workloads/README.md)."""
+    from testbed.experiment.new_workload import new_workload
+    from testbed.root import ROOT
+
+    for path in new_workload(name):
+        print(f"wrote {path.relative_to(ROOT)}")
+    print(f"edit them, then: ./inv workload.check {name}; ./inv run {name}")
+
+
 @task(positional=["file"], help={"file": "workload file or its name in workloads/"})
 @guarded
 def workload_check(_: Context, file: str) -> None:
-    """Validate a workload; errors name file, line and the nearest valid key."""
+    """Validate a workload and say what it is; errors name file, line and the nearest valid key."""
     from testbed.experiment.workload import find_workload
 
     workload = find_workload(file)
     print(f"{workload.name}: ok")
+    print(workload.summary())
 
 
 @task(
@@ -480,7 +493,7 @@ def _collection() -> Collection:
     for name, members in (
         ("bench", {"call": bench_call, "copy": bench_copy}),
         ("vm", {"boot": vm_boot, "shell": vm_shell, "list": vm_list, "stop": vm_stop}),
-        ("workload", {"check": workload_check}),
+        ("workload", {"new": workload_new, "check": workload_check}),
     ):
         group = Collection(name)
         for member, function in members.items():

@@ -40,6 +40,7 @@ from testbed.errors import TestbedError
 from testbed.experiment.systems import PLACEMENTS, PRESETS, SPIN_US_MAX
 
 FORMS = ("application", "replay")
+MODES = ("training", "inference")
 RESTARTS = ("round", "trial", "part")
 
 ROUNDS_LIMIT = 1000
@@ -76,11 +77,12 @@ class SystemChoice:
 
 @dataclass(frozen=True)
 class WorkloadChoice:
-    """A workload by name or path; `batch` and `steps` replace the workload's own where given."""
+    """A workload by name or path; what else is given replaces the workload's own."""
 
     name: str
     batch: int | None = None
     steps: int | None = None
+    mode: str | None = None
 
     @property
     def label(self) -> str:
@@ -90,6 +92,8 @@ class WorkloadChoice:
             words.append(f"b{self.batch}")
         if self.steps is not None:
             words.append(f"s{self.steps}")
+        if self.mode is not None:
+            words.append(self.mode)
         return "-".join(words)
 
 
@@ -288,6 +292,7 @@ def _workloads(section: yamlfile.Section) -> tuple[WorkloadChoice, ...]:
                 name=item.text("name"),
                 batch=item.integer("batch", None, minimum=1, maximum=BATCH_LIMIT),
                 steps=item.integer("steps", None, minimum=2, maximum=STEPS_LIMIT),
+                mode=item.choice("mode", MODES, None),
             )
             item.finish()
         if choice in found:

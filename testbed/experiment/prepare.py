@@ -2,8 +2,7 @@
 
 Everything is made once on the host, kept in the cache and shipped with its hash, so that no library
 path of the machine that runs it decides what is computed: the order of the samples and the initial
-weights come from Python's own generator (the same everywhere), and the images are only scaled by
-whole numbers.
+weights come from Python's own generator (the same everywhere); see datasets.py for the images.
 
 A bundle holds `job.json`, `data.safetensors`, the program, `site/` (unpacked wheels) and, if the
 workload asks for it, `captured.bin`: the training step traced on this machine's accelerator.
@@ -28,18 +27,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import numpy as np
+import numpy.typing as npt
+
 from testbed.errors import TestbedError
-from testbed.experiment import zoo
+from testbed.experiment import datasets, zoo
 from testbed.experiment.client import kept_environment
 from testbed.experiment.events import Trajectory, read_events, read_pattern
-from testbed.experiment.workload import WORKLOADS, Command, Data, Model, Package, Workload
+from testbed.experiment.workload import WORKLOADS, Command, Model, Package, Workload
 from testbed.machine.artifacts import artifact, artifact_key, cache_dir, log_path, run_logged
 from testbed.machine.native_build import COMPILE_LIMIT_S, COMPILER, compiler_version
 
 PROGRAM = WORKLOADS / "programs" / "train_tinygrad.py"
-CLASSES = 10
-DIGITS_SIDE = 8
-DIGITS_HALF_RANGE = 8  # pixels are 0..16; /8 - 1 is exact in float32
+WEIGHTS_AT_ONCE = 1 << 20
 
 DOWNLOAD_TIMEOUT_S = 300.0
 COMPILE_TIMEOUT_S = 300.0
@@ -197,27 +197,30 @@ def kernel_cache_seed() -> Path:
 
 
 def data_tensors(model: Model, steps: int) -> Tensors:
-    """All tensors of a job: `x` and `y` (step, sample, ...) and the initial weights.
+    """All tensors of a job: `x` and `y` (batch, sample, ...) and the initial weights.
 
-    Raises TestbedError if they would be larger than the limit.
+    There is a batch for every step; of a synthetic set no more than its samples fill, and the
+    program begins again.  Raises TestbedError if they would be larger than the limit.
     """
     data = model.data
-    shape = (steps, model.batch, 1, data.size, data.size)
+    batches = steps
+    if data.samples:
+        batches = min(steps, max(1, data.samples // model.batch))
+    shape = (batches, model.batch, *data.shape)
     if math.prod(shape) * 4 > TENSOR_BYTES_LIMIT:
         raise TestbedError(
-            f"{steps} steps of {model.batch} images of {data.size} x {data.size} take "
+            f"{batches} batches of {model.batch} images of {data.shape} take "
             f"{math.prod(shape) * 4 >> 20} MiB (limit {TENSOR_BYTES_LIMIT >> 20})",
             "take fewer steps, a smaller batch or smaller images",
         )
-    images, labels = _digits()
-    order = sample_order(len(labels), steps * model.batch, data.seed)
-    scaled = {index: _scaled(images[index], data) for index in set(order)}
+    samples = datasets.load(data)
+    order = sample_order(len(samples.labels), batches * model.batch, data.seed)
     weights = initial_weights(
-        zoo.parameter_shapes(model.layers, (1, data.size, data.size), CLASSES), model.weights_seed
+        zoo.parameters(model.layers, data.shape, data.classes), model.weights_seed
     )
     return {
-        "x": ("F32", shape, b"".join(scaled[index] for index in order)),
-        "y": ("I32", shape[:2], struct.pack(f"<{len(order)}i", *(labels[i] for i in order))),
+        "x": ("F32", shape, samples.images[order].astype("<f4").tobytes()),
+        "y": ("I32", shape[:2], samples.labels[order].astype("<i4").tobytes()),
         **weights,
     }
 
@@ -233,19 +236,36 @@ def sample_order(samples: int, count: int, seed: int) -> list[int]:
     return order[:count]
 
 
-def initial_weights(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Tensors:
-    """Weights uniform with variance 1/fan-in (LeCun and others, 1998), biases zero."""
+def initial_weights(parameters: Mapping[str, zoo.Parameter], seed: int) -> Tensors:
+    """Weights uniform with variance spread/fan-in (LeCun and others, 1998), the rest constant."""
     generator = random.Random(seed)
     tensors: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
-    for name, shape in shapes.items():
-        count = math.prod(shape)
-        if name.endswith(".bias"):
-            tensors[name] = ("F32", shape, bytes(4 * count))
-            continue
-        bound = math.sqrt(3.0 / zoo.fan_in(shape))
-        values = [(2.0 * generator.random() - 1.0) * bound for _ in range(count)]
-        tensors[name] = ("F32", shape, struct.pack(f"<{count}f", *values))
+    for name, parameter in parameters.items():
+        count = math.prod(parameter.shape)
+        if parameter.spread:
+            bound = math.sqrt(3.0 * parameter.spread / math.prod(parameter.shape[1:]))
+            parts = [
+                ((2.0 * _uniform(generator, size) - 1.0) * bound).astype("<f4").tobytes()
+                for size in _parts(count)
+            ]
+            raw = b"".join(parts)
+        else:
+            raw = np.full(count, parameter.value, "<f4").tobytes()
+        tensors[name] = ("F32", parameter.shape, raw)
     return tensors
+
+
+def _uniform(generator: random.Random, count: int) -> npt.NDArray[np.float64]:
+    """What `count` calls of the generator's `random` would give, faster."""
+    words = np.frombuffer(generator.randbytes(8 * count), "<u4").astype(np.float64)
+    high, low = np.floor(words[0::2] / 32), np.floor(words[1::2] / 64)
+    return (high * 2.0**26 + low) * 2.0**-53
+
+
+def _parts(count: int) -> list[int]:
+    """A number split into parts of a size that memory can bear."""
+    whole, rest = divmod(count, WEIGHTS_AT_ONCE)
+    return [WEIGHTS_AT_ONCE] * whole + [rest] * bool(rest)
 
 
 def write_tensors(path: Path, tensors: Tensors) -> str:
@@ -276,7 +296,8 @@ def _base_bundle(workload: Workload) -> Bundle:
         "maker": Path(__file__),
     }
     if isinstance(task, Model):
-        inputs |= {"program": PROGRAM, "zoo": Path(zoo.__file__), "scikit-learn": _digits_version()}
+        makers = {"zoo": Path(zoo.__file__), "data sets": Path(datasets.__file__)}
+        inputs |= {"program": PROGRAM, **makers, **_data_content(task.data)}
     else:
         inputs |= {f"file {path.name}": path for path in (*task.files, *task.compile)}
         if task.compile:
@@ -309,6 +330,14 @@ def _compile(source: Path, program: Path, log: Path) -> None:
     run_logged([COMPILER, *COMPILE_FLAGS, "-o", program, source, *LIBRARIES], log, COMPILE_LIMIT_S)
 
 
+def _data_content(data: datasets.Data) -> dict[str, str]:
+    """What says that a data set is what it was: hashes of its files, or of the package's scans."""
+    if data.name == "digits":
+        pixels, labels = datasets.digits()
+        return {"digits": hashlib.sha256(pixels.tobytes() + labels.tobytes()).hexdigest()}
+    return {f"data {path.name}": datasets.fingerprint(path) for path in data.files}
+
+
 def _task_parts(workload: Workload) -> tuple[object, ...]:
     """What of a workload decides what is computed; limits and documentation do not."""
     return (
@@ -326,6 +355,7 @@ def _write_job(directory: Path, workload: Workload, model: Model) -> None:
     optimiser = model.optimiser
     job = {
         "name": workload.name,
+        "mode": model.mode,
         "model": {"layers": list(model.layers)},
         "optimiser": {
             "kind": optimiser.kind,
@@ -336,7 +366,11 @@ def _write_job(directory: Path, workload: Workload, model: Model) -> None:
         "batch": model.batch,
         "steps": workload.steps,
         "packages": {package.name: package.version for package in workload.packages},
-        "data": {"file": "data.safetensors", "sha256": sha256},
+        "data": {
+            "file": "data.safetensors",
+            "sha256": sha256,
+            "source": datasets.describe(model.data),
+        },
     }
     (directory / "job.json").write_text(json.dumps(job, indent=1), encoding="utf-8")
 
@@ -436,32 +470,6 @@ def _unpack(wheel: Path, directory: Path) -> None:
         )
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(directory)
-
-
-def _digits() -> tuple[list[list[int]], list[int]]:
-    """Pixels (0..16, row by row) and labels of scikit-learn's digits."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    pixels = [[int(value) for value in row] for row in digits.data.tolist()]
-    return pixels, [int(label) for label in digits.target.tolist()]
-
-
-def _digits_version() -> str:
-    """The data set has been the same file since 2010; the hash of its content says so."""
-    pixels, labels = _digits()
-    return hashlib.sha256(json.dumps([pixels, labels]).encode()).hexdigest()
-
-
-def _scaled(pixels: Sequence[int], data: Data) -> bytes:
-    """One image as float32 in [-1, 1], every pixel repeated."""
-    factor = data.size // DIGITS_SIDE
-    rows: list[bytes] = []
-    for at in range(0, len(pixels), DIGITS_SIDE):
-        row = [pixel / DIGITS_HALF_RANGE - 1.0 for pixel in pixels[at : at + DIGITS_SIDE]]
-        wide = [value for value in row for _ in range(factor)]
-        rows += [struct.pack(f"<{data.size}f", *wide)] * factor
-    return b"".join(rows)
 
 
 def _link_tree(source: Path, target: Path) -> None:

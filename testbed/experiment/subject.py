@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed.experiment.datasets import describe
 from testbed.experiment.events import Trajectory
 from testbed.experiment.experiment import WorkloadChoice
 from testbed.experiment.outcome import Expectation
@@ -56,6 +57,8 @@ class Subject:
             "sha256": self.workload.sha256,
             "bundle": self.bundle.key,
             "data_sha256": self.bundle.data_sha256,
+            "data": describe(task.data) if isinstance(task, Model) else None,
+            "mode": task.mode if isinstance(task, Model) else None,
             "batch": task.batch if isinstance(task, Model) else None,
             "steps": self.workload.steps,
             "warmup_steps": self.workload.warmup_steps,
@@ -81,7 +84,7 @@ def prepare_subjects(
     subjects: dict[str, Subject] = {}
     for choice, wanted in forms.items():
         say(f"preparing {choice.label}: data, weights, native reference")
-        workload = find_workload(choice.name).resized(choice.batch, choice.steps)
+        workload = find_workload(choice.name).resized(choice.batch, choice.steps, choice.mode)
         bundle = prepare(workload)
         trajectory = reference(bundle)
         recorded = None

@@ -10,6 +10,7 @@ prints.  `workload_schema` gives the same rules to editors.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from testbed import yamlfile
 from testbed.errors import TestbedError
 from testbed.experiment import zoo
+from testbed.experiment.datasets import DATA_SETS, DIGITS_CLASSES, Data, describe
 from testbed.root import ROOT
 from testbed.yamlfile import Section
 
@@ -28,6 +30,11 @@ TIMEOUT_LIMIT_S = 24 * 3600
 DEFAULT_TIMEOUT_S = 600
 DIGIT_SIDE = 8
 DIGIT_SCALE_LIMIT = 32
+SIDE_LIMIT = 1024
+CHANNELS_LIMIT = 64
+CLASSES_LIMIT = 65536
+SAMPLES_LIMIT = 1 << 20
+DEFAULT_SAMPLES = 512
 PATTERN_LIMIT = 1000
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -38,8 +45,8 @@ METRIC = re.compile(r"[a-z][a-z0-9_]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 TRAINER = "tinygrad"  # what workloads/programs/train_tinygrad.py imports
-DATA_SETS = ("digits",)
-OPTIMISERS = ("sgd",)
+OPTIMISERS = ("sgd", "adam")
+MODES = ("training", "inference")
 
 
 @dataclass(frozen=True)
@@ -65,17 +72,8 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
-class Data:
-    """A data set: scikit-learn's digits, each pixel repeated to give `size` x `size` images."""
-
-    name: str
-    size: int
-    seed: int
-
-
-@dataclass(frozen=True)
 class Optimiser:
-    """Stochastic gradient descent."""
+    """Stochastic gradient descent, or Adam with its usual constants (no `momentum`)."""
 
     kind: str
     rate: float
@@ -85,15 +83,17 @@ class Optimiser:
 
 @dataclass(frozen=True)
 class Model:
-    """A model to be trained: its layers (see zoo.py), its data, how it is trained.
+    """A model at work: its layers (see zoo.py), its data, how it is trained.
 
-    `weights_seed` seeds the initial weights.  With `captured_step` the training step is traced
-    once on the host and shipped, so that a slow guest need not trace it.
+    In `mode` inference the step goes forward alone, with the initial weights.  `weights_seed` seeds
+    those.  With `captured_step` the step is traced once on the host and shipped, so that a slow
+    guest need not trace it.
     """
 
     name: str
     layers: tuple[zoo.Layer, ...]
     data: Data
+    mode: str
     optimiser: Optimiser
     batch: int
     weights_seed: int
@@ -143,19 +143,18 @@ class Workload:
     timeout_s: int
     sha256: str = field(repr=False, default="")
 
-    def resized(self, batch: int | None = None, steps: int | None = None) -> Workload:
-        """The same workload with another batch or number of steps.
+    def resized(
+        self, batch: int | None = None, steps: int | None = None, mode: str | None = None
+    ) -> Workload:
+        """The same workload with another batch, number of steps or mode.
 
-        Raises TestbedError if it has no batch, or if nothing would be left after the warm-up.
+        Raises TestbedError if it has none, or if nothing would be left after the warm-up.
         """
         changed = self
         if batch is not None:
-            if not isinstance(self.task, Model):
-                raise TestbedError(
-                    f"{self.path}: `{self.name}` is a command and has no batch to set to {batch}",
-                    "leave `batch` out for this workload",
-                )
-            changed = replace(changed, task=replace(self.task, batch=batch))
+            changed = replace(changed, task=replace(changed._model("batch", batch), batch=batch))
+        if mode is not None:
+            changed = replace(changed, task=replace(changed._model("mode", mode), mode=mode))
         if steps is not None:
             if steps <= self.warmup_steps:
                 raise TestbedError(
@@ -164,6 +163,27 @@ class Workload:
                 )
             changed = replace(changed, steps=steps)
         return changed
+
+    def summary(self) -> str:
+        """What the workload is, in a line: size of the model and where its data come from."""
+        task = self.task
+        if isinstance(task, Command):
+            return f"{' '.join(task.argv)}, {self.steps} steps"
+        owned = zoo.parameters(task.layers, task.data.shape, task.data.classes)
+        numbers = sum(math.prod(parameter.shape) for parameter in owned.values())
+        text = describe(task.data)["text"]
+        return (
+            f"{numbers} parameters, {task.mode}, {self.steps} steps of {task.batch}; data: {text}"
+        )
+
+    def _model(self, key: str, value: object) -> Model:
+        """The model, of which `key` shall become `value`."""
+        if not isinstance(self.task, Model):
+            raise TestbedError(
+                f"{self.path}: `{self.name}` is a command and has no {key} to set to {value}",
+                f"leave `{key}` out for this workload",
+            )
+        return self.task
 
 
 def load_workload(path: Path) -> Workload:
@@ -233,6 +253,7 @@ def parse_workload(section: Section) -> Workload:
 
 
 def _model(section: Section) -> Model:
+    data = _data(section.section("data"))
     inner = section.section("model")
     if ("name" in inner) == ("layers" in inner):
         raise section.error("model", "has either `name` or `layers`", f"zoo: {', '.join(zoo.ZOO)}")
@@ -243,17 +264,17 @@ def _model(section: Section) -> Model:
             raise inner.error("layers", f"must list 1 to {zoo.LAYERS_LIMIT} layers")
     else:
         name = inner.choice("name", tuple(zoo.ZOO))
-        layers = zoo.ZOO[name](inner)
+        layers = zoo.ZOO[name](inner, data.classes)
     inner.finish()
-    data = _data(section.section("data"))
     try:
-        zoo.parameter_shapes(layers, (1, data.size, data.size), classes=10)
+        zoo.parameters(layers, data.shape, data.classes)
     except TestbedError as error:
         raise section.error("model", f"is not possible: {error.what}", error.remedy) from error
     return Model(
         name=name,
         layers=tuple(layers),
         data=data,
+        mode=section.choice("mode", MODES, "training"),
         optimiser=_optimiser(section.section("optimiser")),
         batch=section.integer("batch", minimum=1, maximum=BATCH_LIMIT),
         weights_seed=section.integer("weights_seed", minimum=0),
@@ -263,6 +284,30 @@ def _model(section: Section) -> Model:
 
 def _data(section: Section) -> Data:
     name = section.choice("set", DATA_SETS)
+    seed = section.integer("seed", minimum=0)
+    if name == "digits":
+        data = _digits(section, seed)
+    else:
+        shape, classes = _shape(section), section.integer("classes", minimum=1)
+        if classes > CLASSES_LIMIT:
+            raise section.error("classes", f"is {classes}", f"it must be at most {CLASSES_LIMIT}")
+        data = Data(name, seed, shape, classes)
+    if name == "synthetic":
+        samples = section.integer("samples", DEFAULT_SAMPLES, minimum=1, maximum=SAMPLES_LIMIT)
+        data = replace(data, samples=samples)
+    elif name == "idx":
+        data = replace(data, files=(_path(section, "images"), _path(section, "labels")))
+    elif name == "npz":
+        arrays = (section.text("images"), section.text("labels"))
+        data = replace(data, files=(_path(section, "file"),), arrays=arrays)
+    elif name == "csv":
+        column = section.integer("label", 0, minimum=0)
+        data = replace(data, files=(_path(section, "file"),), label_column=column)
+    section.finish()
+    return data
+
+
+def _digits(section: Section, seed: int) -> Data:
     size = section.integer(
         "size", DIGIT_SIDE, minimum=DIGIT_SIDE, maximum=DIGIT_SIDE * DIGIT_SCALE_LIMIT
     )
@@ -270,16 +315,36 @@ def _data(section: Section) -> Data:
         raise section.error(
             "size", f"is {size}", f"the scans are {DIGIT_SIDE} wide: take a multiple of that"
         )
-    seed = section.integer("seed", minimum=0)
-    section.finish()
-    return Data(name=name, size=size, seed=seed)
+    return Data("digits", seed, (1, size, size), DIGITS_CLASSES)
+
+
+def _shape(section: Section) -> tuple[int, ...]:
+    shape = section.integers("shape")
+    limits = (CHANNELS_LIMIT, SIDE_LIMIT, SIDE_LIMIT)
+    if len(shape) != 3 or any(not 1 <= n <= m for n, m in zip(shape, limits, strict=True)):
+        raise section.error(
+            "shape",
+            f"is {list(shape)}",
+            f"write [channels, height, width], each at least 1 and at most {list(limits)}",
+        )
+    return shape
+
+
+def _path(section: Section, key: str) -> Path:
+    """A data file: absolute, below the home folder (`~`), or beside the workload."""
+    path = section.path.parent / Path(section.text(key)).expanduser()
+    if not path.is_file():
+        raise section.error(key, f"names {path}, which is no file", "check the path")
+    return path
 
 
 def _optimiser(section: Section) -> Optimiser:
+    kind = section.choice("kind", OPTIMISERS)
+    momentum = section.number("momentum", 0.0, minimum=0.0, maximum=1.0) if kind == "sgd" else 0.0
     optimiser = Optimiser(
-        kind=section.choice("kind", OPTIMISERS),
+        kind=kind,
         rate=section.number("rate", minimum=0.0),
-        momentum=section.number("momentum", 0.0, minimum=0.0, maximum=1.0),
+        momentum=momentum,
         weight_decay=section.number("weight_decay", 0.0, minimum=0.0),
     )
     section.finish()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from testbed.experiment import workload, zoo
+from testbed.experiment import datasets, workload, zoo
 
 Schema = dict[str, Any]
 
@@ -21,31 +21,12 @@ def workload_schema() -> Schema:
         "name": _text("The file's name without .yaml.", workload.NAME.pattern),
         "doc": _text("What the workload is, in a sentence."),
         "model": _model(),
-        "data": _mapping(
-            "What the model learns from.",
-            {
-                "set": {"enum": list(workload.DATA_SETS)},
-                "size": {
-                    "type": "integer",
-                    "multipleOf": workload.DIGIT_SIDE,
-                    "minimum": workload.DIGIT_SIDE,
-                    "maximum": workload.DIGIT_SIDE * workload.DIGIT_SCALE_LIMIT,
-                    "description": "Side of the square images, in pixels.",
-                },
-                "seed": _integer("Decides the order of the samples.", 0),
-            },
-            required=["set", "seed"],
-        ),
-        "optimiser": _mapping(
-            "How the weights are changed.",
-            {
-                "kind": {"enum": list(workload.OPTIMISERS)},
-                "rate": _number("Learning rate."),
-                "momentum": {**_number("Share of the last change."), "maximum": 1},
-                "weight_decay": _number("Pull of the weights towards zero."),
-            },
-            required=["kind", "rate"],
-        ),
+        "data": _data(),
+        "mode": {
+            "enum": list(workload.MODES),
+            "description": "Training (the default), or steps forward alone.",
+        },
+        "optimiser": _optimiser(),
         "batch": _integer("Samples in a step.", 1, workload.BATCH_LIMIT),
         "weights_seed": _integer("Decides the initial weights.", 0),
         "captured_step": {
@@ -72,11 +53,12 @@ def workload_schema() -> Schema:
         },
         "timeout_s": _integer("Limit of one trial, in seconds.", 1, workload.TIMEOUT_LIMIT_S),
     }
-    model_only = ["model", "data", "optimiser", "batch", "weights_seed", "captured_step"]
+    model_only = ["model", "data", "mode", "optimiser", "batch", "weights_seed", "captured_step"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Workload",
         **_mapping("A workload of the testbed.", properties, required=["name", "doc", "steps"]),
+        "$defs": {"layer": _any_layer()},
         "oneOf": [
             {
                 "required": ["model", "data", "optimiser", "batch", "weights_seed", "packages"],
@@ -87,20 +69,78 @@ def workload_schema() -> Schema:
     }
 
 
-def _model() -> Schema:
-    layer = {
-        "type": "object",
-        "required": ["kind"],
-        "oneOf": [_layer(kind, keys) for kind, keys in zoo.LAYER_KEYS.items()],
+def _optimiser() -> Schema:
+    own: dict[str, Schema] = {
+        "sgd": {"momentum": {**_number("Share of the last change."), "maximum": 1}},
+        "adam": {},
     }
+    forms = [
+        _mapping(
+            f"Optimiser: {kind}.",
+            {
+                "kind": {"const": kind},
+                "rate": _number("Learning rate."),
+                "weight_decay": _number("Pull of the weights towards zero."),
+                **own[kind],
+            },
+            required=["kind", "rate"],
+        )
+        for kind in workload.OPTIMISERS
+    ]
+    return {"description": "How the weights are changed.", "oneOf": forms}
+
+
+def _data() -> Schema:
+    seed = _integer("Decides the order of the samples, and what is synthetic.", 0)
+    size = {
+        "type": "integer",
+        "multipleOf": workload.DIGIT_SIDE,
+        "minimum": workload.DIGIT_SIDE,
+        "maximum": workload.DIGIT_SIDE * workload.DIGIT_SCALE_LIMIT,
+        "description": "Side of the square images, in pixels.",
+    }
+    sides = [("Channels.", workload.CHANNELS_LIMIT), *[("Pixels.", workload.SIDE_LIMIT)] * 2]
+    shape = {
+        "type": "array",
+        "prefixItems": [_integer(doc, 1, limit) for doc, limit in sides],
+        "minItems": 3,
+        "maxItems": 3,
+        "description": "Of one image: channels, height, width.",
+    }
+    classes = _integer("Number of classes.", 1, workload.CLASSES_LIMIT)
+    samples = _integer("Number of images.", 1, workload.SAMPLES_LIMIT)
+    path = _text("Absolute, below `~`, or beside the workload.")
+    own: dict[str, Schema] = {
+        "digits": {"size": size},
+        "synthetic": {"samples": samples},
+        "idx": {"images": path, "labels": path},
+        "npz": {
+            "file": path,
+            "images": _text("Name of the array of images."),
+            "labels": _text("Name of the array of labels."),
+        },
+        "csv": {"file": path, "label": _integer("Column of the label, from 0.", 0)},
+    }
+    optional = ("size", "samples", "label")
+    forms = []
+    for name in datasets.DATA_SETS:
+        common: Schema = {} if name == "digits" else {"shape": shape, "classes": classes}
+        keys = {"set": {"const": name}, "seed": seed, **common, **own[name]}
+        required = [key for key in keys if key not in optional]
+        forms.append(_mapping(f"Data: {name}.", keys, required=required))
+    return {"description": "What the model learns from.", "oneOf": forms}
+
+
+def _model() -> Schema:
     activation = {"enum": list(zoo.ACTIVATIONS)}
     hidden = {"type": "array", "minItems": 1, "items": _integer("Width.", 1, zoo.WIDTH_LIMIT)}
-    forms = {
+    scale = {"scale": {"enum": list(zoo.SCALES)}}
+    forms = {name: _named(name, scale) for name in zoo.ZOO} | {
         "lenet5": _named("lenet5", {"activation": activation, "pool": {"enum": list(zoo.POOLS)}}),
         "lenet-caffe": _named("lenet-caffe", {}),
         "mlp": _named("mlp", {"activation": activation, "hidden": hidden}, ["hidden"]),
     }
-    layers = {"type": "array", "minItems": 1, "maxItems": zoo.LAYERS_LIMIT, "items": layer}
+    layers = {**_layers(1), "maxItems": zoo.LAYERS_LIMIT}
     return {
         "description": "A model of the zoo by name, or its layers.",
         "oneOf": [
@@ -115,6 +155,18 @@ def _named(name: str, parameters: Schema, required: list[str] | None = None) -> 
     return _mapping(f"{name} of the zoo.", properties, required=["name", *(required or [])])
 
 
+def _layers(minimum: int) -> Schema:
+    return {"type": "array", "minItems": minimum, "items": {"$ref": "#/$defs/layer"}}
+
+
+def _any_layer() -> Schema:
+    return {
+        "type": "object",
+        "required": ["kind"],
+        "oneOf": [_layer(kind, keys) for kind, keys in zoo.LAYER_KEYS.items()],
+    }
+
+
 def _layer(kind: str, keys: tuple[str, ...]) -> Schema:
     """One kind of layer; sides and strides are windows, the rest are widths."""
     values: Schema = {
@@ -123,10 +175,24 @@ def _layer(kind: str, keys: tuple[str, ...]) -> Schema:
         "size": _integer("Side of the window.", 1, zoo.KERNEL_LIMIT),
         "stride": _integer("Step of the window.", 1, zoo.KERNEL_LIMIT),
         "padding": _integer("Zeros around the input.", 0, zoo.KERNEL_LIMIT),
+        "bias": {"type": "boolean", "description": "Add a learned value to each output."},
         "how": {"enum": list(zoo.POOLS)},
         "function": {"enum": list(zoo.ACTIVATIONS)},
+        "body": _layers(1),
+        "shortcut": _layers(0),
+        "of": {"enum": list(zoo.ORDERS)},
+        "heads": _integer("Heads of attention.", 1, zoo.HEADS_LIMIT),
+        "hidden": _integer("Width of the state.", 1, zoo.WIDTH_LIMIT),
     }
-    required = {"conv": ["channels", "size"], "linear": ["outputs"], "activation": ["function"]}
+    required = {
+        "conv": ["channels", "size"],
+        "linear": ["outputs"],
+        "activation": ["function"],
+        "residual": ["body"],
+        "sequence": ["of"],
+        "attention": ["heads"],
+        "lstm": ["hidden"],
+    }
     properties = {"kind": {"const": kind}, **{key: values[key] for key in keys}}
     return _mapping(f"Layer: {kind}.", properties, required=["kind", *required.get(kind, [])])
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import random
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +15,11 @@ import pytest
 
 from testbed.errors import TestbedError
 from testbed.experiment import prepare
+from testbed.experiment.datasets import Data, digits
 from testbed.experiment.events import read_events
 from testbed.experiment.gate import check_trajectory
-from testbed.experiment.workload import Data, Model, find_workload, load_workload
+from testbed.experiment.workload import Model, find_workload, load_workload
+from testbed.experiment.zoo import Parameter
 
 
 def read_tensors(path: Path) -> dict[str, tuple[list[int], bytes]]:
@@ -64,28 +68,33 @@ def test_the_data_are_the_same_bytes_on_every_machine(tmp_path: Path) -> None:
 
 
 def test_images_are_the_scans_repeated_and_scaled() -> None:
-    model = replace(lenet(), data=Data("digits", size=16, seed=1), batch=2)
+    model = replace(lenet(), data=Data("digits", 1, (1, 16, 16), 10), batch=2)
     tensors = prepare.data_tensors(replace(model, layers=({"kind": "flatten"}, *LINEAR)), steps=1)
-    pixels, labels = prepare._digits()
+    pixels, labels = digits()
     order = prepare.sample_order(len(labels), 2, seed=1)
     values = struct.unpack("<512f", tensors["x"][2])
     for place, sample in enumerate(order):
         for row in range(16):
             for column in range(16):
                 got = values[place * 256 + row * 16 + column]
-                assert got == pixels[sample][row // 2 * 8 + column // 2] / 8 - 1
+                assert got == pixels[sample][row // 2][column // 2] / 8 - 1
     assert list(struct.unpack("<2i", tensors["y"][2])) == [labels[sample] for sample in order]
 
 
-LINEAR = ({"kind": "linear", "outputs": 10},)
+LINEAR = ({"kind": "linear", "outputs": 10, "bias": True},)
 
 
 def test_weights_have_the_variance_that_is_promised() -> None:
-    tensors = prepare.initial_weights({"0.weight": (200, 50), "0.bias": (200,)}, seed=1)
+    owned = {"0.weight": Parameter((200, 50), spread=1.0), "0.bias": Parameter((200,), value=0.5)}
+    tensors = prepare.initial_weights(owned, seed=1)
     values = struct.unpack("<10000f", tensors["0.weight"][2])
     assert max(values) <= (3 / 50) ** 0.5
+    # As Python's generator gives them, one at a time.
+    generator = random.Random(1)
+    first = [(2.0 * generator.random() - 1.0) * math.sqrt(3.0 / 50) for _ in range(5)]
+    assert struct.pack("<5f", *first) == struct.pack("<5f", *values[:5])
     assert abs(sum(value * value for value in values) / len(values) - 1 / 50) < 0.001
-    assert tensors["0.bias"][2] == bytes(800)
+    assert tensors["0.bias"][2] == struct.pack("<f", 0.5) * 200
 
 
 def test_more_data_than_the_limit_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Train a model with tinygrad on prepared data, one event line on standard output per step.
+"""Train a model with tinygrad on prepared data, or run it forward; one event line per step.
 
 Needs Python's standard library and tinygrad, nothing else.  What to train is said by a job file
 (see testbed/experiment/prepare.py), never by this program:
@@ -27,8 +27,10 @@ from typing import Any
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.device import Buffer
-from tinygrad.nn.optim import SGD
+from tinygrad.nn.optim import SGD, AdamW
 
+MOMENTUM = 0.1  # share of a batch in the statistics that inference uses
+EPSILON = 1e-5
 TRACED_CALLS = 2  # TinyJit runs once plainly, once capturing, and replays from then on
 
 
@@ -70,6 +72,8 @@ def train(job: dict[str, Any], directory: Path, data: PreparedData) -> None:
         packages=job["packages"],
         device=device_facts(),
         data_sha256=data.sha256,
+        data=job["data"]["source"],
+        mode=job["mode"],
         start=start_form,
         batch=job["batch"],
         steps=job["steps"],
@@ -100,7 +104,7 @@ def capture(job: dict[str, Any], data: PreparedData, path: Path) -> None:
     session.set_state(data)
     loss = bytearray(4)
     for step in range(TRACED_CALLS):
-        session.load_batch(data, step % data.batches)
+        session.load_batch(data, step)
         session.run(loss)
     body = pickle.dumps(session, protocol=pickle.HIGHEST_PROTOCOL)
     head = json.dumps(capture_conditions(job)).encode()
@@ -129,7 +133,7 @@ def open_session(job: dict[str, Any], directory: Path, data: PreparedData) -> tu
 
 def capture_conditions(job: dict[str, Any]) -> dict[str, str]:
     """What must be equal for a captured step to be the step that tracing would give here."""
-    task = {key: job[key] for key in ("model", "optimiser", "batch")}
+    task = {key: job[key] for key in ("mode", "model", "optimiser", "batch")}
     return {
         "packages": json.dumps(job["packages"], sort_keys=True),
         "python": ".".join(platform.python_version_tuple()[:2]),
@@ -139,41 +143,59 @@ def capture_conditions(job: dict[str, Any]) -> dict[str, str]:
 
 
 class Session:
-    """The model's tensors and the training step over them; picklable once the step was traced."""
+    """The model's tensors and the step over them; picklable once the step was traced."""
 
     def __init__(self, job: dict[str, Any], data: PreparedData) -> None:
         self.layers: list[dict[str, Any]] = job["model"]["layers"]
+        self.is_training: bool = job["mode"] == "training"
         self.parameters = {
             name: Tensor.zeros(*shape).contiguous().realize()
             for name, shape in data.parameter_shapes().items()
         }
         self.x = Tensor.zeros(*data.shape("x")[1:]).contiguous().realize()
         self.y = Tensor.zeros(*data.shape("y")[1:], dtype=dtypes.int32).contiguous().realize()
-        optimiser = job["optimiser"]
-        if optimiser["kind"] != "sgd":
-            raise JobError(f"unknown optimiser {optimiser['kind']!r}; this program has: sgd")
-        for tensor in self.parameters.values():
-            tensor.requires_grad = True
-        self.optimiser = SGD(
-            list(self.parameters.values()),
-            lr=optimiser["rate"],
-            momentum=optimiser["momentum"],
-            weight_decay=optimiser["weight_decay"],
-        )
-        Tensor.realize(*self.optimiser.b, self.optimiser.lr)
-        self.step: TinyJit[Tensor] = TinyJit(self.traced_step)
-        self.result: Tensor | None = None
+        self.memory: list[tuple[Tensor, float]] = []  # of the optimiser, with its first values
+        self.optimiser = self.make_optimiser(job["optimiser"]) if self.is_training else None
+        self.step: TinyJit[tuple[Tensor, ...]] = TinyJit(self.traced_step)
+        self.results: tuple[Tensor, ...] = ()
         self.find_buffers()
+
+    def make_optimiser(self, settings: dict[str, Any]) -> Any:
+        """The optimiser over all that is learned; statistics of batches are not."""
+        learned = [
+            tensor
+            for name, tensor in self.parameters.items()
+            if not name.endswith((".mean", ".variance"))
+        ]
+        for tensor in learned:
+            tensor.requires_grad = True
+        if settings["kind"] == "sgd":
+            made = SGD(
+                learned,
+                lr=settings["rate"],
+                momentum=settings["momentum"],
+                weight_decay=settings["weight_decay"],
+            )
+            self.memory = [(tensor, 0.0) for tensor in made.b]
+        elif settings["kind"] == "adam":
+            made = AdamW(learned, lr=settings["rate"], weight_decay=settings["weight_decay"])
+            self.memory = [(tensor, 0.0) for tensor in (*made.m, *made.v)]
+            self.memory += [(tensor, 1.0) for tensor in (made.b1_t, made.b2_t)]
+        else:
+            known = "sgd, adam"
+            raise JobError(f"unknown optimiser {settings['kind']!r}; this program has: {known}")
+        Tensor.realize(*(tensor for tensor, _ in self.memory), made.lr)
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        for name in ("buffers", "result", "result_buffer"):
+        for name in ("buffers", "results", "result_buffers"):
             state.pop(name, None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.result = None
+        self.results = ()
         self.find_buffers()
 
     def find_buffers(self) -> None:
@@ -181,56 +203,146 @@ class Session:
         named = {**self.parameters, "x": self.x, "y": self.y}
         self.buffers: dict[str, Buffer] = {name: t._buffer() for name, t in named.items()}
 
-    def traced_step(self) -> Tensor:
-        """One step of training: forward, backward, update; returns the loss."""
-        Tensor.training = True
+    def traced_step(self) -> tuple[Tensor, ...]:
+        """One step: the loss, and in inference what the model says of each sample."""
+        Tensor.training = self.is_training
+        network = Network(self.parameters, self.is_training)
+        outputs = network.forward(self.layers, self.x)
+        loss = outputs.sparse_categorical_crossentropy(self.y)
+        if self.optimiser is None:
+            Tensor.realize(loss, outputs)
+            return loss, outputs
         self.optimiser.zero_grad()
-        loss = forward(self.layers, self.parameters, self.x).sparse_categorical_crossentropy(self.y)
         loss.backward()
-        return loss.realize(*self.optimiser.schedule_step())
+        return (loss.realize(*self.optimiser.schedule_step(), *network.statistics),)
 
     def set_state(self, data: PreparedData) -> None:
-        """Set the initial weights and clear the momentum."""
+        """Set the initial weights and clear what the optimiser remembers."""
         for name in self.parameters:
             self.buffers[name].copyin(data.bytes(name))
-        for tensor in self.optimiser.b:
+        for tensor, value in self.memory:
             buffer = tensor._buffer()
-            buffer.copyin(memoryview(bytearray(buffer.nbytes)))
+            buffer.copyin(memoryview(bytearray(struct.pack("<f", value) * (buffer.nbytes // 4))))
 
     def load_batch(self, data: PreparedData, step: int) -> None:
         """Copy the samples and labels of a step to the device."""
-        self.buffers["x"].copyin(data.row("x", step))
-        self.buffers["y"].copyin(data.row("y", step))
+        self.buffers["x"].copyin(data.row("x", step % data.batches))
+        self.buffers["y"].copyin(data.row("y", step % data.batches))
 
     def run(self, loss: bytearray) -> None:
         """Run one step and store the loss, a little-endian float32, in `loss`."""
-        result = self.step()
-        if result is not self.result:
-            self.result, self.result_buffer = result, result._buffer()
-        self.result_buffer.copyout(memoryview(loss))
+        results = self.step()
+        if not self.results or results[0] is not self.results[0]:
+            self.results = results
+            self.result_buffers = [
+                (tensor._buffer(), bytearray(tensor._buffer().nbytes)) for tensor in results
+            ]
+        for buffer, values in self.result_buffers:
+            buffer.copyout(memoryview(values))
+        loss[:] = self.result_buffers[0][1]
 
 
-def forward(layers: list[dict[str, Any]], parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Apply the layers in order; parameters of layer i are named `i.weight` and `i.bias`."""
-    for index, layer in enumerate(layers):
-        kind = layer["kind"]
-        weight, bias = parameters.get(f"{index}.weight"), parameters.get(f"{index}.bias")
-        if kind == "conv" and weight is not None:
-            padding = layer["padding"]
-            x = x.conv2d(weight, bias, stride=layer["stride"], padding=padding)
-        elif kind == "linear" and weight is not None:
-            x = x.linear(weight.transpose(), bias)
-        elif kind == "pool":
-            window = (layer["size"], layer["size"])
-            pooled = x.max_pool2d if layer["how"] == "max" else x.avg_pool2d
-            x = pooled(window, stride=layer["stride"])
-        elif kind == "activation":
-            x = getattr(x, layer["function"])()
-        elif kind == "flatten":
-            x = x.flatten(1)
-        else:
-            raise JobError(f"layer {index} of the model has the unknown kind {kind!r}")
-    return x
+class Network:
+    """The layers at work on a batch; `statistics` are to be realised with the step."""
+
+    def __init__(self, parameters: dict[str, Tensor], is_training: bool) -> None:
+        self.parameters = parameters
+        self.is_training = is_training
+        self.statistics: list[Tensor] = []
+
+    def forward(self, layers: list[dict[str, Any]], x: Tensor, path: str = "") -> Tensor:
+        """Apply the layers in order; what layer i owns is named `i.weight`, `i.bias`, ..."""
+        for index, layer in enumerate(layers):
+            apply = getattr(self, f"apply_{layer['kind']}", None)
+            if apply is None:
+                raise JobError(f"layer {path}{index} has the unknown kind {layer['kind']!r}")
+            x = apply(layer, x, f"{path}{index}")
+        return x
+
+    def own(self, name: str, suffix: str = "weight") -> Tensor:
+        """What a layer owns."""
+        return self.parameters[f"{name}.{suffix}"]
+
+    def bias(self, name: str) -> Tensor | None:
+        """The layer's bias, if it has one."""
+        return self.parameters.get(f"{name}.bias")
+
+    def apply_conv(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        stride, padding = layer["stride"], layer["padding"]
+        return x.conv2d(self.own(name), self.bias(name), stride=stride, padding=padding)
+
+    def apply_linear(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        return x.linear(self.own(name).transpose(), self.bias(name))
+
+    def apply_pool(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        window = (layer["size"], layer["size"])
+        pooled = x.max_pool2d if layer["how"] == "max" else x.avg_pool2d
+        return pooled(window, stride=layer["stride"], padding=layer["padding"])
+
+    def apply_activation(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        return getattr(x, layer["function"])()
+
+    def apply_flatten(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        return x.flatten(1)
+
+    def apply_mean(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        return x.mean(axis=(2, 3)) if x.ndim == 4 else x.mean(axis=1)
+
+    def apply_residual(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        body = self.forward(layer["body"], x, f"{name}.body.")
+        return body + self.forward(layer["shortcut"], x, f"{name}.shortcut.")
+
+    def apply_batchnorm(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        mean, variance = self.own(name, "mean"), self.own(name, "variance")
+        if self.is_training:
+            batch_mean = x.mean(axis=(0, 2, 3))
+            centred = x - batch_mean.detach().reshape(1, -1, 1, 1)
+            batch_variance = (centred * centred).mean(axis=(0, 2, 3))
+            for kept, of_batch in ((mean, batch_mean), (variance, batch_variance)):
+                kept.assign((1 - MOMENTUM) * kept + MOMENTUM * of_batch.detach())
+                self.statistics.append(kept)
+            mean, variance = batch_mean, batch_variance
+        return x.batchnorm(self.own(name), self.bias(name), mean, (variance + EPSILON).rsqrt())
+
+    def apply_layernorm(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        return x.layernorm(eps=EPSILON) * self.own(name) + self.own(name, "bias")
+
+    def apply_sequence(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        """A batch of images as one of sequences: of rows, or of pixels."""
+        if layer["of"] == "rows":
+            return x.permute(0, 2, 1, 3).flatten(2)
+        return x.flatten(2).transpose(1, 2)
+
+    def apply_positions(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        return x + self.own(name)
+
+    def apply_attention(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        batch, length, features = x.shape
+        three = x.linear(self.own(name).transpose(), self.bias(name))
+        parts = three.reshape(batch, length, 3, layer["heads"], features // layer["heads"])
+        query, key, value = (parts[:, :, part].transpose(1, 2) for part in range(3))
+        seen = query.scaled_dot_product_attention(key, value).transpose(1, 2)
+        out_weight, out_bias = self.own(name, "out_weight"), self.own(name, "out_bias")
+        return seen.reshape(batch, length, features).linear(out_weight.transpose(), out_bias)
+
+    def apply_lstm(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        """All states of one layer; the gates stand in the order input, forget, output, cell."""
+        weight, recurrent = self.own(name).transpose(), self.own(name, "recurrent_weight")
+        inputs = x.linear(weight, self.bias(name))
+        states: list[Tensor] = []
+        cell: Tensor | None = None
+        for at in range(int(x.shape[1])):
+            gates = inputs[:, at]
+            if states:
+                gates = gates + states[-1].linear(recurrent.transpose())
+            enter, forget, leave, change = gates.chunk(4, dim=1)
+            kept = enter.sigmoid() * change.tanh()
+            cell = kept if cell is None else forget.sigmoid() * cell + kept
+            states.append((leave.sigmoid() * cell.tanh()).contiguous())
+        return Tensor.stack(*states, dim=1)
+
+    def apply_last(self, layer: dict[str, Any], x: Tensor, name: str) -> Tensor:
+        return x[:, -1]
 
 
 class PreparedData:
