@@ -12,9 +12,7 @@
 
 #define BACKED_BYTES_MIN 4096u /* a smaller buffer is not worth its two pages */
 
-/* Whether all devices of the context work in the host's memory, so that a buffer may as well lie in
- * ours. */
-static bool uses_host_memory(struct wh_cl_object *context)
+bool wh_cl_uses_host_memory(struct wh_cl_object *context)
 {
     enum { UNKNOWN, NO, YES };
     uint32_t known = __atomic_load_n(&context->u.of_context.host_memory, __ATOMIC_RELAXED);
@@ -43,7 +41,8 @@ bool wh_cl_may_share(cl_context context, cl_mem_flags flags)
     if ((flags & CL_MEM_USE_HOST_PTR) != 0 || !wh_uses_shm()) {
         return false;
     }
-    return (flags & CL_MEM_ALLOC_HOST_PTR) != 0 || uses_host_memory((struct wh_cl_object *)context);
+    return (flags & CL_MEM_ALLOC_HOST_PTR) != 0 ||
+           wh_cl_uses_host_memory((struct wh_cl_object *)context);
 }
 
 bool wh_cl_share(struct wh_cl_object *mem, cl_mem_flags flags, size_t size, const void *host_ptr,

@@ -86,6 +86,42 @@ static cl_int let_go(const struct wh_cl_transfer *transfer, uint64_t id, bool wa
     return wh_cl_call_error(&call);
 }
 
+/* The application may pass memory that it mapped of the same image. */
+static void copy_rows(const struct wh_cl_rows *to, const struct wh_cl_rows *from)
+{
+    for (size_t z = 0; z < to->region[2]; z++) {
+        for (size_t y = 0; y < to->region[1]; y++) {
+            memmove(to->first + y * to->row_pitch + z * to->slice_pitch,
+                    from->first + y * from->row_pitch + z * from->slice_pitch, to->region[0]);
+        }
+    }
+}
+
+/* The command that holds the place says nothing of rows: it is the same as for a buffer. */
+cl_int wh_cl_held_rows(const struct wh_cl_transfer *transfer, const struct wh_cl_rows *place,
+                       const struct wh_cl_rows *host, struct wh_cl_object *event)
+{
+    bool reads = transfer->to != NULL;
+    size_t size = place->region[0] * place->region[1] * place->region[2];
+    struct wh_cl_transfer held = *transfer;
+    held.opcode = reads ? WH_OP_clEnqueueReadBuffer : WH_OP_clEnqueueWriteBuffer;
+    held.event = event;
+    give_way((const struct wh_cl_object *)transfer->queue);
+    held.hold = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
+    cl_int error = hold(&held, held.hold, NULL);
+    if (error != CL_SUCCESS) {
+        return error;
+    }
+    if (reads) {
+        copy_rows(host, place);
+        wh_count_bytes(0, size);
+    } else {
+        copy_rows(place, host);
+        wh_count_bytes(size, 0);
+    }
+    return let_go(&held, held.hold, event != NULL, CL_SUCCESS);
+}
+
 static void copy_in_place(const struct wh_cl_transfer *transfer, uint8_t *shared)
 {
     /* The application may pass memory that it mapped of the same buffer: the ranges may overlap. */

@@ -33,8 +33,16 @@ static size_t pitch_of_rows(const struct wh_cl_image *image)
 
 static size_t extent_bytes(const struct wh_cl_image *image)
 {
-    return image->size[0] * image->element_bytes + (image->size[1] - 1) * pitch_of_rows(image) +
-           (image->size[2] - 1) * image->slice_pitch;
+    const size_t region[3] = {image->size[0] * image->element_bytes, image->size[1],
+                              image->size[2]};
+    return wh_cl_extent(region, pitch_of_rows(image), image->slice_pitch);
+}
+
+/* Where a pixel lies in an image's memory. */
+static size_t offset_of(const struct wh_cl_image *image, const size_t *origin)
+{
+    return origin[0] * image->element_bytes + origin[1] * pitch_of_rows(image) +
+           origin[2] * image->slice_pitch;
 }
 
 static void keep_sizes(struct wh_cl_image *image, const cl_image_desc *desc)
@@ -392,6 +400,33 @@ struct box {
     size_t slice_pitch;
 };
 
+/* bytes: the region with its rows in bytes. What lies in memory that both sides see is copied here,
+ * once, if that is worth a command that holds its place. */
+static cl_int move(const struct wh_cl_transfer *transfer, const struct box *box,
+                   const size_t *bytes, struct wh_cl_object *event)
+{
+    const struct wh_cl_object *mem = (const struct wh_cl_object *)transfer->mem;
+    const struct wh_cl_image *image = &mem->u.of_mem.image;
+    if (!wh_cl_worth_holding(transfer, bytes[0] * bytes[1] * bytes[2], event) ||
+        !wh_cl_uses_host_memory(mem->context)) {
+        return wh_cl_move_image(transfer, box->origin, bytes, box->row_pitch, box->slice_pitch,
+                                event);
+    }
+    const struct wh_cl_rows place = {
+        .first = mem->u.of_mem.shared + offset_of(image, box->origin),
+        .region = {bytes[0], bytes[1], bytes[2]},
+        .row_pitch = pitch_of_rows(image),
+        .slice_pitch = image->slice_pitch,
+    };
+    const struct wh_cl_rows host = {
+        .first = transfer->to != NULL ? transfer->to : (uint8_t *)transfer->from,
+        .region = {bytes[0], bytes[1], bytes[2]},
+        .row_pitch = box->row_pitch,
+        .slice_pitch = box->slice_pitch,
+    };
+    return wh_cl_held_rows(transfer, &place, &host, event);
+}
+
 static cl_int enqueue(struct wh_cl_transfer *transfer, struct box *box, cl_mem_flags forbidden,
                       cl_command_type command, cl_event *event)
 {
@@ -411,8 +446,7 @@ static cl_int enqueue(struct wh_cl_transfer *transfer, struct box *box, cl_mem_f
     size_t extent = wh_cl_extent(bytes, box->row_pitch, box->slice_pitch);
     error = wh_cl_transfer_begin(transfer, extent, command, event != NULL, &created);
     if (error == CL_SUCCESS) {
-        error = wh_cl_move_image(transfer, box->origin, bytes, box->row_pitch, box->slice_pitch,
-                                 created);
+        error = move(transfer, box, bytes, created);
     }
     return wh_cl_transfer_end(transfer, created, error, event);
 }
@@ -479,21 +513,18 @@ static struct wh_cl_map *new_map(const struct wh_cl_object *mem, cl_map_flags fl
                                  const size_t *origin, const size_t *region)
 {
     const struct wh_cl_image *image = &mem->u.of_mem.image;
-    size_t row_pitch = pitch_of_rows(image);
+    const size_t bytes[3] = {region[0] * image->element_bytes, region[1], region[2]};
     bool in_place = mem->u.of_mem.shared != NULL;
     uint8_t *memory = in_place ? mem->u.of_mem.shared : mem->u.of_mem.host;
-    size_t offset =
-        origin[0] * image->element_bytes + origin[1] * row_pitch + origin[2] * image->slice_pitch;
-    size_t size = region[0] * image->element_bytes + (region[1] - 1) * row_pitch +
-                  (region[2] - 1) * image->slice_pitch;
+    size_t offset = offset_of(image, origin);
+    size_t size = wh_cl_extent(bytes, pitch_of_rows(image), image->slice_pitch);
     struct wh_cl_map *map = wh_cl_map_new(memory == NULL ? NULL : memory + offset, size, flags);
     if (map != NULL) {
         map->in_place = in_place;
         map->offset = offset;
         memcpy(map->origin, origin, sizeof(map->origin));
-        memcpy(map->region, region, sizeof(map->region));
-        map->region[0] *= image->element_bytes;
-        map->row_pitch = row_pitch;
+        memcpy(map->region, bytes, sizeof(map->region));
+        map->row_pitch = pitch_of_rows(image);
         map->slice_pitch = image->slice_pitch;
     }
     return map;

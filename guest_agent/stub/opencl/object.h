@@ -377,7 +377,11 @@ cl_int wh_cl_event_ask(const struct wh_cl_object *event, cl_int *status);
 /* Waits for all that is in a queue. */
 cl_int wh_cl_finish(struct wh_cl_object *queue);
 
-/* Whether a new object may lie in memory that both sides see (buffer.c); and takes such memory for
+/* Whether all devices of a context work in the host's memory, so that objects may as well lie in
+ * ours (buffer.c). */
+bool wh_cl_uses_host_memory(struct wh_cl_object *context);
+
+/* Whether a new object may lie in memory that both sides see; and takes such memory for
  * it, with its initial data. False without room: the object is to lie in the server's memory. */
 bool wh_cl_may_share(cl_context context, cl_mem_flags flags);
 bool wh_cl_share(struct wh_cl_object *mem, cl_mem_flags flags, size_t size, const void *host_ptr,

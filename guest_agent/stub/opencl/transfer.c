@@ -321,16 +321,26 @@ cl_int wh_cl_transfer_end(const struct wh_cl_transfer *transfer, struct wh_cl_ob
     return error;
 }
 
-/* Whether a transfer that blocks is worth, or needs, a command that holds its place. What the
- * application wants to time is worth the command itself: the holding one would tell no duration. */
-static bool is_held(const struct wh_cl_transfer *transfer, const struct wh_cl_object *event)
+bool wh_cl_worth_holding(const struct wh_cl_transfer *transfer, size_t size,
+                         const struct wh_cl_object *event)
 {
     const struct wh_cl_object *mem = (const struct wh_cl_object *)transfer->mem;
     const struct wh_cl_object *queue = (const struct wh_cl_object *)transfer->queue;
     bool timed = event != NULL && (queue->u.of_queue.properties & CL_QUEUE_PROFILING_ENABLE) != 0;
-    bool in_place = mem->u.of_mem.shared != NULL && mem->u.of_mem.image.element_bytes == 0 &&
-                    transfer->size >= WH_CL_HOLD_BYTES_MIN && !timed;
-    return transfer->blocking != CL_FALSE && (in_place || transfer->size > wh_bulk_limit());
+    return transfer->blocking != CL_FALSE && mem->u.of_mem.shared != NULL &&
+           size >= WH_CL_HOLD_BYTES_MIN && !timed;
+}
+
+/* Whether a transfer is worth, or needs, a command that holds its place. An image is none of a
+ * buffer's: that the server says. */
+static bool is_held(const struct wh_cl_transfer *transfer, const struct wh_cl_object *event)
+{
+    const struct wh_cl_object *mem = (const struct wh_cl_object *)transfer->mem;
+    if (mem->u.of_mem.image.element_bytes == 0 &&
+        wh_cl_worth_holding(transfer, transfer->size, event)) {
+        return true;
+    }
+    return transfer->blocking != CL_FALSE && transfer->size > wh_bulk_limit();
 }
 
 static cl_int move_or_hold(const struct wh_cl_transfer *transfer, struct wh_cl_object *event)

@@ -66,6 +66,16 @@ void wh_cl_put_write(struct wh_call *call, uint32_t mode, const void *bytes, siz
 cl_int wh_cl_held_transfer(const struct wh_cl_transfer *transfer, struct wh_cl_object *event,
                            cl_int (*move)(const struct wh_cl_transfer *, struct wh_cl_object *));
 
+/* Whether a transfer that blocks is worth that, for one copy instead of two. What the application
+ * wants to time is worth the command itself: the holding one would tell no duration. */
+bool wh_cl_worth_holding(const struct wh_cl_transfer *transfer, size_t size,
+                         const struct wh_cl_object *event);
+
+/* The same between rows where an object lies and the application's, whose region is the same.
+ * Only where the device works in the host's memory. */
+cl_int wh_cl_held_rows(const struct wh_cl_transfer *transfer, const struct wh_cl_rows *place,
+                       const struct wh_cl_rows *host, struct wh_cl_object *event);
+
 /*
  * Around a call that the real library may answer only when the whole queue is empty (PoCL does so
  * with clFinish and all blocking transfers): held transfers that begin meanwhile give way to it.

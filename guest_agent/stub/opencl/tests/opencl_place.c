@@ -911,6 +911,115 @@ static void images_come_and_go(void)
     }
 }
 
+/* Regions of large images that move while a call blocks, with gaps between the rows of the
+ * application's memory, held back by an event, in queues of every kind. */
+static void image_transfers(void)
+{
+    static const struct shape large[] = {
+        {CL_MEM_OBJECT_IMAGE2D, {1000, 700, 1}},
+        {CL_MEM_OBJECT_IMAGE2D_ARRAY, {200, 300, 12}},
+        {CL_MEM_OBJECT_IMAGE3D, {200, 300, 12}},
+        {CL_MEM_OBJECT_IMAGE1D_ARRAY, {4000, 150, 1}},
+    };
+    static const cl_command_queue_properties kinds[] = {0, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE,
+                                                        CL_QUEUE_PROFILING_ENABLE};
+    for (size_t k = 0; k < LENGTH(large) * LENGTH(kinds); k++) {
+        const struct shape *shape = &large[k % LENGTH(large)];
+        const size_t *size = shape->size;
+        const size_t origin[3] = {size[0] / 20, size[1] / 20, size[2] / 4};
+        const size_t region[3] = {size[0] - 2 * origin[0], size[1] - 2 * origin[1],
+                                  size[2] - 2 * origin[2]};
+        bool rows = shape->type == CL_MEM_OBJECT_IMAGE1D_ARRAY;
+        size_t row = (region[0] + 5) * 4;
+        size_t slice = rows ? row : row * (region[1] + 2);
+        size_t bytes = rows ? row * region[1] : slice * region[2];
+        cl_command_queue where = new_queue(kinds[k / LENGTH(large)]);
+        cl_mem image = image_of(shape, CL_MEM_READ_WRITE, NULL, 0);
+        uint8_t *data = random_bytes(bytes, (uint32_t)k);
+        uint8_t *seen = calloc(1, bytes);
+        uint32_t *whole = calloc(count_of(shape), 4);
+        const cl_uint color[4] = {7, 0, 0, 0};
+        cl_event never = gate();
+        cl_event written = NULL;
+        cl_command_type type = 0;
+        cl_int status = 1;
+        pthread_t thread;
+        OK(clEnqueueFillImage(where, image, color, zero, size, 0, NULL, NULL));
+        OK(clFinish(where));
+        EXPECT(pthread_create(&thread, NULL, opens_gate, never), 0);
+        OK(clEnqueueWriteImage(where, image, CL_TRUE, origin, region, row, slice, data, 1, &never,
+                               &written));
+        OK(clGetEventInfo(never, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL));
+        EXPECT(status, CL_COMPLETE);
+        OK(clGetEventInfo(written, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status,
+                          NULL));
+        EXPECT(status, CL_COMPLETE);
+        OK(clGetEventInfo(written, CL_EVENT_COMMAND_TYPE, sizeof(type), &type, NULL));
+        EXPECT(type, CL_COMMAND_WRITE_IMAGE);
+        OK(clEnqueueReadImage(where, image, CL_TRUE, origin, region, row, slice, seen, 1, &written,
+                              NULL));
+        OK(clEnqueueReadImage(where, image, CL_TRUE, zero, size, 0, 0, whole, 0, NULL, NULL));
+        for (size_t i = 0; i < count_of(shape); i++) {
+            size_t x = i % size[0] - origin[0];
+            size_t y = i / size[0] % size[1] - origin[1];
+            size_t z = i / size[0] / size[1] - origin[2];
+            uint32_t wanted = 7;
+            if (x < region[0] && y < region[1] && z < region[2]) { /* none is below its origin */
+                size_t at = y * row + z * slice + x * 4;
+                memcpy(&wanted, data + at, 4);
+                EXPECT(memcmp(seen + at, data + at, 4), 0);
+            }
+            EXPECT(whole[i], wanted);
+        }
+        EXPECT(seen[region[0] * 4], 0); /* a gap stays what it was */
+        EXPECT(pthread_join(thread, NULL), 0);
+        OK(clReleaseEvent(never));
+        OK(clReleaseEvent(written));
+        OK(clReleaseMemObject(image));
+        OK(clReleaseCommandQueue(where));
+        free(data);
+        free(seen);
+        free(whole);
+    }
+}
+
+static void *fills(void *image)
+{
+    for (cl_uint i = 0; i < ADDS; i++) {
+        const cl_uint color[4] = {i, 0, 0, 0};
+        OK(clEnqueueFillImage(queue, image, color, zero, shapes[6].size, 0, NULL, NULL));
+    }
+    OK(clFlush(queue));
+    return NULL;
+}
+
+/* Commands of another thread in the same queue come before or after all of a transfer. */
+static void image_transfers_are_whole(void)
+{
+    const struct shape *shape = &shapes[6];
+    pthread_t thread;
+    cl_mem image = image_of(shape, CL_MEM_READ_WRITE, NULL, 0);
+    size_t count = count_of(shape);
+    uint32_t *values = calloc(count, 4);
+    OK(clEnqueueWriteImage(queue, image, CL_TRUE, zero, shape->size, 0, 0, values, 0, NULL, NULL));
+    EXPECT(pthread_create(&thread, NULL, fills, image), 0);
+    for (uint32_t i = 0; i < 10; i++) {
+        OK(clEnqueueReadImage(queue, image, CL_TRUE, zero, shape->size, 0, 0, values, 0, NULL,
+                              NULL));
+        for (size_t k = 0; k < count; k++) {
+            EXPECT(values[k], values[0]);
+        }
+        for (size_t k = 0; k < count; k++) {
+            values[k] = 1000 + i;
+        }
+        OK(clEnqueueWriteImage(queue, image, CL_TRUE, zero, shape->size, 0, 0, values, 0, NULL,
+                               NULL));
+    }
+    EXPECT(pthread_join(thread, NULL), 0);
+    free(values);
+    OK(clReleaseMemObject(image));
+}
+
 /* What a test counts the bytes of: an image of 4 MiB, mapped ten times. */
 static void image_mapped_often(void)
 {
@@ -952,6 +1061,8 @@ int main(int argc, char **argv)
         S(image_of_buffer),
         S(image_given_up_in_use),
         S(images_come_and_go),
+        S(image_transfers),
+        S(image_transfers_are_whole),
         S(image_mapped_often),
     };
     if (argc == 1) {

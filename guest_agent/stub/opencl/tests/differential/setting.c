@@ -21,12 +21,12 @@ static cl_command_queue queue_of(cl_context context, cl_device_id device,
     return clCreateCommandQueue(context, device, properties, NULL);
 }
 
-static cl_mem image_of(cl_context context)
+static cl_mem image_of(cl_context context, cl_mem_flags flags)
 {
     const cl_image_format format = {CL_RGBA, CL_UNSIGNED_INT8};
     const cl_image_desc desc = {
         .image_type = CL_MEM_OBJECT_IMAGE2D, .image_width = IMAGE_SIDE, .image_height = IMAGE_SIDE};
-    return clCreateImage(context, CL_MEM_READ_WRITE, &format, &desc, NULL, NULL);
+    return clCreateImage(context, CL_MEM_READ_WRITE | flags, &format, &desc, NULL, NULL);
 }
 
 static cl_event user_event(cl_context context, cl_int status)
@@ -80,8 +80,8 @@ bool setting_open(struct setting *setting)
     setting->mem = fresh_mem(setting);
     setting->other = fresh_mem(setting);
     setting->sub = clCreateSubBuffer(setting->mem, 0, CL_BUFFER_CREATE_TYPE_REGION, &half, NULL);
-    setting->image = image_of(setting->context);
-    setting->other_image = image_of(setting->context);
+    setting->image = image_of(setting->context, CL_MEM_ALLOC_HOST_PTR);
+    setting->other_image = image_of(setting->context, 0);
     make_kernel(setting);
     make_foreign(setting);
     setting->event = user_event(setting->context, CL_COMPLETE);
