@@ -73,7 +73,7 @@ def bench_call(
     spin = DEFAULT_SPIN_US if spin_us is None else spin_us
     systems = [system(name, [("spin_us", spin)]) for name in CALLS]
     with tempfile.TemporaryDirectory(prefix="wormhole-bench-") as directory:
-        place = _process_place if placement == "process" else _guest_place
+        place = process_place if placement == "process" else _guest_place
         with place(Path(directory) / "timed") as where:
             runs = _rounds(where, systems, say)
             facts = dict(where.facts)
@@ -118,6 +118,12 @@ def summarise(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]
         float(run["notifications_per_oneway"]) for run in wormhole
     )
     return figures
+
+
+def call_ns(where: Place, chosen: System, calls: int, blocks: int) -> float:
+    """Nanoseconds of a call that waits, in a session of its own: the median over its blocks."""
+    arguments = ["--calls", str(calls), "--blocks", str(blocks), "--measure", "sync"]
+    return float(_result(where, chosen, arguments)["sync_ns"])
 
 
 def table(figures: Mapping[str, Any]) -> str:
@@ -171,7 +177,10 @@ def _rounds(where: Place, systems: Sequence[System], say: Say) -> dict[str, list
 
 
 def _run(where: Place, chosen: System, blocks: int) -> dict[str, Any]:
-    arguments = ["--calls", str(CALLS[chosen.name]), "--blocks", str(blocks)]
+    return _result(where, chosen, ["--calls", str(CALLS[chosen.name]), "--blocks", str(blocks)])
+
+
+def _result(where: Place, chosen: System, arguments: Sequence[str]) -> dict[str, Any]:
     output = where.run(arguments, where.reach(chosen))
     try:
         result: dict[str, Any] = json.loads(output)
@@ -198,7 +207,8 @@ def _device_counts(where: Place, chosen: System) -> dict[str, float]:
 
 
 @contextmanager
-def _process_place(run_dir: Path) -> Iterator[Place]:
+def process_place(run_dir: Path) -> Iterator[Place]:
+    """The bench on the host, with a server of its own that has the null backend."""
     build = native_build()
 
     def run(arguments: Sequence[str], environment: Environment) -> str:
