@@ -411,7 +411,7 @@ cl_int wh_cl_release(void *pointer, uint32_t kind, uint16_t opcode)
     }
     if (kind == WH_KIND_QUEUE && __atomic_load_n(&object->references, __ATOMIC_ACQUIRE) == 1 &&
         wh_cl_reads_pending(object->handle)) {
-        (void)wh_cl_finish(object); /* its reads must reach the application before it goes */
+        wh_cl_reads_go_on(object->handle); /* nobody can finish it any more */
     }
     struct ended ended = {.count = 0};
     bool counted = kind != WH_KIND_DEVICE || wh_cl_is_sub_device(object);

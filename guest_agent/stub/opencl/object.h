@@ -292,6 +292,10 @@ void wh_cl_take_reads(struct wh_call *call,
                       struct wh_cl_reads *reads); /* after the call's own outs */
 bool wh_cl_reads_pending(uint64_t queue);         /* 0: of any queue */
 
+/* Lets the reads of a queue reach the application though it calls nothing any more that shows them
+ * complete. */
+void wh_cl_reads_go_on(uint64_t queue);
+
 /* Where to go on asking after this message; 0: all were asked about. */
 static inline uint64_t wh_cl_reads_next(const struct wh_cl_reads *reads)
 {
@@ -333,7 +337,7 @@ void wh_cl_rows_copy(const struct wh_cl_rows *rows, uint8_t *packed, bool pack);
 
 /* A read of size_bytes to the application's memory; it is pending once added, after its request was
  * published. */
-struct wh_cl_read;
+struct wh_cl_read; /* new: NULL without memory, or if the server is to keep too much */
 struct wh_cl_read *wh_cl_read_new(void *to, size_t size_bytes, uint64_t queue);
 struct wh_cl_read *wh_cl_read_new_rows(const struct wh_cl_rows *rows, size_t size_bytes,
                                        uint64_t queue);
@@ -362,8 +366,10 @@ size_t wh_cl_source_begin(struct wh_cl_source *source, const void *memory, size_
                           uint64_t queue, bool waits);
 void wh_cl_source_end(struct wh_cl_source *source); /* after the write was published */
 
-/* Lets go of memory that pending reads would fill; false if there are none. */
-bool wh_cl_reads_abandon(const void *memory, size_t size_bytes);
+/* Lets go of memory that pending reads would fill; false if there are none. since: only of reads
+ * begun after wh_cl_reads_mark gave it, 0 for all. */
+bool wh_cl_reads_abandon(const void *memory, size_t size_bytes, uint64_t since);
+uint64_t wh_cl_reads_mark(void);
 
 /* Waits for live events; an API error (wait.c). */
 cl_int wh_cl_wait(cl_uint count, const cl_event *events);
