@@ -44,6 +44,7 @@ struct wh_cl_object {
     uint32_t serial; /* session it belongs to */
     uint32_t kind;   /* 0: the cell is free */
     uint32_t references;
+    uint32_t own_references;      /* among them: the application's, and those of its callbacks */
     uint32_t callbacks;           /* registered and not run yet; an event is held by each */
     bool called;                  /* has had a callback */
     bool ended;                   /* but the cell is kept for callbacks */
@@ -51,10 +52,6 @@ struct wh_cl_object {
     struct wh_cl_object *context; /* held through the parents */
     struct wh_cl_info *infos;     /* answers that cannot change */
     union {
-        struct {
-            uint32_t
-                context_count; /* contexts that hold it; their references are no one's business */
-        } of_device;
         struct {
             cl_context_properties *properties; /* with the terminating 0 */
             size_t properties_bytes;
@@ -151,6 +148,7 @@ static inline bool wh_cl_is_sub_device(const struct wh_cl_object *object)
 /* A context holds its devices. */
 void wh_cl_hold_devices(const struct wh_cl_object *context);
 
+/* One reference more that the application, or a callback of its, gives back by a release. */
 void wh_cl_hold(struct wh_cl_object *object);
 
 /* Takes back a hold that was not the last one. */
@@ -235,6 +233,8 @@ cl_int wh_cl_answer(const struct wh_cl_query *query, const void *bytes, size_t s
 
 /* The room for an answer of at most this size: what can cross at once. */
 size_t wh_cl_answer_room(size_t size);
+/* Ends a question for a reference count, if it is one: adds what the server does not know. */
+void wh_cl_count_own(const struct wh_cl_query *query);
 bool wh_cl_own_answer(const struct wh_cl_query *query, cl_int *error);
 void wh_cl_info_free(struct wh_cl_object *object);
 
