@@ -33,6 +33,7 @@ SYS_FINIT_MODULE = 313  # x86_64
 PR_SET_CHILD_SUBREAPER = 36
 ICD_FILE = Path("/etc/OpenCL/vendors/wormhole.icd")
 DEVICE_PATTERN = "wormhole*"
+SERVE_PREFIX = "wormhole-serve"
 DEVICE_WAIT_S = 5.0
 POLL_S = 0.02
 KILL_GRACE_S = 2.0
@@ -159,6 +160,8 @@ def load_driver(module: Path) -> None:
             )
         time.sleep(POLL_S)
     for node in nodes:
+        if node.name.startswith(SERVE_PREFIX):
+            continue  # for the supervisor alone
         node.chmod(0o666)  # there is no udev here that would follow the driver's wish
 
 

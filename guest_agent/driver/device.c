@@ -3,6 +3,7 @@
  * device.c - binds to the virtio device: shared memory region, the two queues, the character
  * device.
  */
+#include <linux/eventfd.h>
 #include <linux/idr.h>
 #include <linux/io.h>
 #include <linux/ioport.h>
@@ -59,9 +60,29 @@ static void wh_event_handle(struct wh_device *device, const struct wh_event *eve
     case WH_EVENT_SERVER_CONNECTED:
         WRITE_ONCE(device->server_gone, false);
         break;
+    case WH_EVENT_PEER_STOPPED:
+    case WH_EVENT_PEER_STARTED:
+        /* a stop and a start whose events became one are two changes, and end as one would */
+        WRITE_ONCE(device->peer_changes,
+                   (device->peer_changes | 1) +
+                       (le32_to_cpu(event->type) == WH_EVENT_PEER_STARTED ? 2 : 1));
+        break;
     default:
         break; /* a wake, or a type of a later device: waking is always right */
     }
+}
+
+/* With event_lock held. */
+static void wh_signal_server(struct wh_device *device)
+{
+    if (device->serve_signal == NULL) {
+        return;
+    }
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
+    eventfd_signal(device->serve_signal);
+#else
+    eventfd_signal(device->serve_signal, 1);
+#endif
 }
 
 /*
@@ -88,6 +109,7 @@ static void wh_event_interrupt(struct virtqueue *queue)
         }
     } while (!virtqueue_enable_cb(queue));
     virtqueue_kick(queue);
+    wh_signal_server(device);
     spin_unlock_irqrestore(&device->event_lock, flags);
     wake_up_all(&device->waiters);
 }
@@ -264,21 +286,29 @@ ATTRIBUTE_GROUPS(wh);
 
 /* ---- binding ---- */
 
+static bool wh_serves(const struct wh_device *device)
+{
+    return (virtio_cread32(device->vdev, WH_CONFIG_FLAGS_OFFSET) & WH_CONFIG_F_SERVES) != 0;
+}
+
 static int wh_node_init(struct wh_device *device)
 {
+    bool serves = wh_serves(device);
     int error;
 
     device->index = ida_alloc(&wh_indices, GFP_KERNEL);
     if (device->index < 0) {
         return device->index;
     }
-    snprintf(device->name, sizeof(device->name), "wormhole%d", device->index);
+    snprintf(device->name, sizeof(device->name), "wormhole%s%d", serves ? "-serve" : "",
+             device->index);
     device->misc.minor = MISC_DYNAMIC_MINOR;
     device->misc.name = device->name;
-    device->misc.fops = &wh_file_operations;
+    device->misc.fops = serves ? &wh_serve_file_operations : &wh_file_operations;
     device->misc.parent = &device->vdev->dev;
     device->misc.groups = wh_groups;
-    device->misc.mode = 0666; /* any process may open a session; the host decides who gets what */
+    /* any process may open a session; the server decides who gets what */
+    device->misc.mode = serves ? 0600 : 0666;
     error = misc_register(&device->misc);
     if (error != 0) {
         ida_free(&wh_indices, device->index);
@@ -356,6 +386,7 @@ static void wh_remove(struct virtio_device *vdev)
         }
     }
     mutex_unlock(&device->lock);
+    wh_serve_end(device);
     virtio_reset_device(vdev);
     vdev->config->del_vqs(vdev);
     memunmap(device->region);

@@ -351,13 +351,14 @@ static vm_fault_t wh_fault_dead(struct wh_session *session, struct vm_fault *vmf
     return vmf_insert_pfn(vmf->vma, vmf->address, page_to_pfn(session->dead_page));
 }
 
-static vm_fault_t wh_fault_live(struct wh_session *session, struct vm_fault *vmf)
+/* The page of the region that `vmf` asks for, and some around it. */
+vm_fault_t wh_insert_pages(const struct wh_device *device, struct vm_fault *vmf)
 {
     struct vm_area_struct *vma = vmf->vma;
     unsigned long block = vmf->address & ~(WH_FAULT_AROUND_BYTES - 1);
     unsigned long start = max(block, vma->vm_start);
     unsigned long end = min(block + WH_FAULT_AROUND_BYTES, vma->vm_end);
-    unsigned long first_pfn = session->device->region_address >> PAGE_SHIFT;
+    unsigned long first_pfn = device->region_address >> PAGE_SHIFT;
     unsigned long address;
     vm_fault_t result;
 
@@ -391,7 +392,7 @@ static vm_fault_t wh_fault(struct vm_fault *vmf)
     } else if (offset < session->offset || offset - session->offset >= session->bytes) {
         result = VM_FAULT_SIGBUS;
     } else {
-        result = wh_fault_live(session, vmf);
+        result = wh_insert_pages(device, vmf);
     }
     mutex_unlock(&device->lock);
     up_read(&device->removal);

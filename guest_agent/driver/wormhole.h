@@ -3,7 +3,7 @@
  * wormhole.h - the driver's own state; what the parts of the driver know of each other.
  *
  * device.c finds the region and the queues, table.c keeps the session table with the host,
- * session.c is what a process sees.
+ * session.c is what a process sees; serve.c is what the supervisor of a server guest sees.
  *
  * Locks, outermost first: mmap_lock, wh_device.removal (read), wh_device.lock, the page cache's
  * i_mmap lock. User memory is never touched under removal or lock, because a fault takes both.
@@ -26,7 +26,7 @@
 #define WH_VIRTIO_ID 63
 #define WH_SHM_ID 0
 #define WH_EVENT_BUFFER_COUNT 64
-#define WH_DEVICE_NAME_BYTES 16
+#define WH_DEVICE_NAME_BYTES 24
 /* A region below this address may lie in an uncached MTRR range, see DESIGN section 2. */
 #define WH_LOW_MEMORY_BYTES (4ULL << 30)
 
@@ -34,6 +34,11 @@
 #define WH_EVENT_WAKE 0
 #define WH_EVENT_SERVER_GONE 1
 #define WH_EVENT_SERVER_CONNECTED 2
+#define WH_EVENT_PEER_STOPPED 3
+#define WH_EVENT_PEER_STARTED 4
+/* Of the device's configuration: this guest serves the region. */
+#define WH_CONFIG_FLAGS_OFFSET 4
+#define WH_CONFIG_F_SERVES 1u
 
 struct wh_event {
     __le32 type;
@@ -92,6 +97,11 @@ struct wh_device {
     atomic_t server_losses; /* a session that began under another count is dead */
     bool server_gone;       /* written by the event handler only */
 
+    /* Of a guest that serves the region, else unused. */
+    struct address_space *serving;    /* under lock: of the one open file, or NULL */
+    struct eventfd_ctx *serve_signal; /* under event_lock */
+    u32 peer_changes;                 /* written by the event handler only; odd: it is running */
+
     spinlock_t event_lock; /* the event queue */
     struct wh_event events[WH_EVENT_BUFFER_COUNT];
 
@@ -137,6 +147,11 @@ bool wh_session_dead(const struct wh_session *session); /* no lock */
 void wh_session_end(struct wh_session *session);
 
 /* session.c */
+vm_fault_t wh_insert_pages(const struct wh_device *device, struct vm_fault *vmf);
 extern const struct file_operations wh_file_operations;
+
+/* serve.c */
+void wh_serve_end(struct wh_device *device);
+extern const struct file_operations wh_serve_file_operations;
 
 #endif

@@ -53,4 +53,24 @@ struct wh_ioc_wait {
 #define WH_IOC_NOTIFY _IO('w', 0x02)
 #define WH_IOC_WAIT _IOW('w', 0x03, struct wh_ioc_wait)
 
+/*
+ * In a guest that serves the region (`serves` of its device) the node is /dev/wormhole-serve0, for
+ * root alone, one open file at a time. mmap shows any part of the region; a write of eight bytes
+ * wakes the other guest, as a write to an eventfd would; a wake-up from there signals `eventfd`.
+ *
+ * Errors: EBADF, EINVAL no eventfd; ENODEV the device is gone; open: EBUSY it is served.
+ */
+struct wh_ioc_serve {
+    __u64 region_bytes; /* out */
+    __s32 eventfd;      /* in: replaces an earlier one */
+    __u32 pad;
+};
+
+#define WH_IOC_SERVE _IOWR('w', 0x04, struct wh_ioc_serve)
+/*
+ * How often the other guest's driver has come or gone: twice a start and stop, so that an odd
+ * number says that it is running. A change signals the eventfd.
+ */
+#define WH_IOC_PEER _IOR('w', 0x05, __u32)
+
 #endif
