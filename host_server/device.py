@@ -14,11 +14,12 @@ import fcntl
 import os
 import select
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from host_server.clients import F_SEAL_SHRINK
 from host_server.layout import Mapping, RegionLayout, SessionMemory, region_layout
-from host_server.loop import Timer
+from host_server.loop import Loop, Timer
 from host_server.sessions import (
     Sessions,
     clean_name,
@@ -106,12 +107,14 @@ class Region:
             size_bytes, limits.session_bytes, limits.session_count
         )
         self._map = Mapping(memory_fd, size_bytes)
-        self._slots = [
-            Slot(i, SessionMemory(self._map, self.layout.slot_offset(i), self.layout.session_bytes))
-            for i in range(self.layout.session_count)
-        ]
         self._retry: Timer | None = None
         header = view("region_header")
+        used = self._map.word(header.offset("magic")) != 0
+        length = self.layout.session_bytes
+        self._slots = [
+            Slot(i, SessionMemory(self._map, self.layout.slot_offset(i), length, used))
+            for i in range(self.layout.session_count)
+        ]
         self._epoch = (self._map.word(header.offset("epoch")) + 1) & 0xFFFFFFFF
         # No driver can rely on a header that an earlier supervisor left.
         self._map.store_word(header.offset("state"), enum("region_state")["none"])
@@ -316,6 +319,53 @@ class Region:
             os.close(self._wake_fd)
 
 
+class NotifyWatch:
+    """Calls back after notifications, then not again before a pause is over.
+
+    Edge-triggered and never read: workers poll the same eventfds, and a read would take their
+    wake-up away. The inner set is left unwatched during a pause.
+    """
+
+    def __init__(self, loop: Loop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._edges = select.epoll()
+        self._fd = -1
+        self._pause: Timer | None = None
+        loop.watch(self._edges.fileno(), self._notified)
+
+    def watch(self, notify_fd: int) -> None:
+        """Watch another eventfd, which stays the caller's (-1: none)."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                self._edges.unregister(self._fd)
+            os.close(self._fd)
+        self._fd = -1
+        if notify_fd >= 0:
+            # An own descriptor, so that closing one never silently changes the set.
+            self._fd = os.dup(notify_fd)
+            self._edges.register(self._fd, select.EPOLLIN | select.EPOLLET)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self.watch(-1)
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.unwatch(self._edges.fileno())
+        self._edges.close()
+
+    def _notified(self) -> None:
+        self._edges.poll(0)
+        self._callback()
+        if self._pause is None:
+            self._loop.unwatch(self._edges.fileno())
+            self._pause = self._loop.after(SCAN_PAUSE_S, self._pause_over)
+
+    def _pause_over(self) -> None:
+        self._pause = None
+        self._loop.watch(self._edges.fileno(), self._notified)
+
+
 class DeviceServer:
     """The socket that QEMU's device connects to; one device at a time."""
 
@@ -327,23 +377,15 @@ class DeviceServer:
         self._data = b""
         self._fds: list[int] = []
         self._region: Region | None = None
-        # Edge-triggered and never read: workers poll the same eventfds, and a read would take
-        # their wake-up away. The inner set is left unwatched during a pause.
-        self._edges = select.epoll()
-        self._edge_fd = -1
-        self._pause: Timer | None = None
+        self._watch = NotifyWatch(self._loop, self._scan)
         self._loop.watch(listener.fileno(), self._accept)
-        self._loop.watch(self._edges.fileno(), self._notified)
 
     def close(self) -> None:
         """Leave the device; sessions are told to end."""
         self._loop.unwatch(self._listener.fileno())
         self._listener.close()
         self._disconnect("the supervisor ends")
-        if self._pause is not None:
-            self._pause.cancel()
-        self._loop.unwatch(self._edges.fileno())
-        self._edges.close()
+        self._watch.close()
 
     def _accept(self) -> None:
         try:
@@ -402,10 +444,10 @@ class DeviceServer:
             fds.clear()
         elif kind == START and len(fds) == 1 and self._region is not None:
             notify_fd = fds.pop()
-            self._watch_edges(notify_fd)
+            self._watch.watch(notify_fd)
             self._region.start(notify_fd)
         elif kind == STOP and not fds and self._region is not None:
-            self._watch_edges(-1)
+            self._watch.watch(-1)
             self._region.stop("the driver stopped")
             log("driver stopped")
         else:
@@ -414,31 +456,9 @@ class DeviceServer:
                 f"({'after' if self._region else 'before'} HELLO)"
             )
 
-    def _watch_edges(self, notify_fd: int) -> None:
-        """Watch another notify eventfd (-1: none)."""
-        if self._edge_fd >= 0:
-            with contextlib.suppress(OSError):
-                self._edges.unregister(self._edge_fd)
-            os.close(self._edge_fd)
-        self._edge_fd = -1
-        if notify_fd >= 0:
-            # An own descriptor, so that closing one never silently changes the set.
-            self._edge_fd = os.dup(notify_fd)
-            self._edges.register(self._edge_fd, select.EPOLLIN | select.EPOLLET)
-
-    def _notified(self) -> None:
-        """A notification: look at the table, then not again before the pause is over."""
-        self._edges.poll(0)
-        if self._region is None:
-            return
-        self._region.scan()
-        if self._pause is None:
-            self._loop.unwatch(self._edges.fileno())
-            self._pause = self._loop.after(SCAN_PAUSE_S, self._pause_over)
-
-    def _pause_over(self) -> None:
-        self._pause = None
-        self._loop.watch(self._edges.fileno(), self._notified)
+    def _scan(self) -> None:
+        if self._region is not None:
+            self._region.scan()
 
     def _disconnect(self, reason: str) -> None:
         if self._connection is None:
@@ -447,7 +467,7 @@ class DeviceServer:
         self._loop.unwatch(self._connection.fileno())
         self._connection.close()
         self._connection = None
-        self._watch_edges(-1)
+        self._watch.watch(-1)
         for fd in self._fds:
             os.close(fd)
         self._fds = []

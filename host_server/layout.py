@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import stat
 from dataclasses import dataclass
 
 from testbed.errors import TestbedError
@@ -19,6 +20,7 @@ SESSION_BYTES_MIN = 2 << 20
 SESSION_BYTES_MAX = 1 << 32
 FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
+CLEAR_BYTES = 1 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -104,13 +106,17 @@ def session_header(session_bytes: int) -> bytes:
 
 
 class Mapping:
-    """A memfd mapped shared. Words and pairs are read and written with one aligned access each."""
+    """A memfd, or a server guest's device, mapped shared.
+
+    Words and pairs are read and written with one aligned access each.
+    """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         self.fd = fd
         self.size_bytes = size_bytes
         self._map = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._bytes = memoryview(self._map)
+        self.gives_back = stat.S_ISREG(os.fstat(fd).st_mode)
         self._words = self._bytes.cast("I")
         self._pairs = self._bytes[: size_bytes // 8 * 8].cast("Q")
 
@@ -139,8 +145,13 @@ class Mapping:
         """Copy bytes into the mapping."""
         self._bytes[offset : offset + len(data)] = data
 
-    def punch(self, offset: int, size_bytes: int) -> None:
-        """Give the memory back; the range reads as zeroes afterwards."""
+    def clear(self, offset: int, size_bytes: int) -> None:
+        """Make the range read as zeroes; the memory is given back where the region is a file."""
+        if not self.gives_back:
+            for start in range(offset, offset + size_bytes, CLEAR_BYTES):
+                piece = min(CLEAR_BYTES, offset + size_bytes - start)
+                self._bytes[start : start + piece] = bytes(piece)
+            return
         flags = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
         if _libc.fallocate(self.fd, flags, offset, size_bytes) != 0:
             number = ctypes.get_errno()
@@ -156,16 +167,22 @@ class Mapping:
 
 
 class SessionMemory:
-    """One session slot inside a mapping, as the supervisor uses it."""
+    """One session slot inside a mapping, as the supervisor uses it.
 
-    def __init__(self, mapping: Mapping, offset: int, size_bytes: int) -> None:
+    Where memory cannot be given back, what is known not to have been used is not cleared either:
+    that would take memory for all slots at once.
+    """
+
+    def __init__(self, mapping: Mapping, offset: int, size_bytes: int, used: bool = True) -> None:
         self.mapping = mapping
         self.offset = offset
         self.size_bytes = size_bytes
+        self._used = used or mapping.gives_back
 
     def initialise(self) -> None:
         """Zero the slot and write its header; the worker then stores READY."""
-        self.mapping.punch(self.offset, self.size_bytes)
+        self.clear()
+        self._used = True
         self.mapping.write(self.offset, session_header(self.size_bytes))
 
     def mark_dead(self, error: int) -> None:
@@ -177,5 +194,7 @@ class SessionMemory:
         )
 
     def clear(self) -> None:
-        """Give the slot's memory back."""
-        self.mapping.punch(self.offset, self.size_bytes)
+        """Let nothing of a session be left."""
+        if self._used:
+            self.mapping.clear(self.offset, self.size_bytes)
+            self._used = self.mapping.gives_back

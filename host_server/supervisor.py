@@ -1,4 +1,4 @@
-"""The supervisor: serves one VM's device, host processes over a Unix socket, or TCP clients.
+"""The supervisor: serves one VM's device, another guest, processes over a Unix socket, or TCP.
 
     python -m host_server.supervisor --run-dir DIR --worker PROGRAM --backend opencl --unix PATH
 
@@ -26,6 +26,7 @@ from host_server.device import DeviceServer
 from host_server.layout import check_session_bytes
 from host_server.loop import Loop
 from host_server.memory import MIB, default_limit_bytes
+from host_server.serving import ServingDevice
 from host_server.sessions import Limits, Sessions
 from host_server.state_dir import StateDir
 from host_server.vendors import SYSTEM_VENDORS, real_vendors
@@ -40,7 +41,7 @@ END_LIMIT_S = END_GRACE_S + 3.0
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
-Server = UnixServer | TcpServer | DeviceServer
+Server = UnixServer | TcpServer | DeviceServer | ServingDevice
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Options:
     backend: str
     unix: str
     device: str
+    serve: Path | None
     tcp: tuple[str, int] | None
     token_file: Path | None
     log: Path | None
@@ -88,6 +90,7 @@ def parse(argv: Sequence[str]) -> Options:
     add("--backend", choices=("opencl", "null"), required=True)
     add("--unix", default="", help="socket for host processes; `auto` makes and announces a path")
     add("--device-socket", default="", help="socket for QEMU's device; a path or `auto`")
+    add("--serve", type=Path, help="the device node of a guest that serves another guest")
     add("--tcp", help="HOST:PORT, port 0 takes any")
     add("--token-file", type=Path, help="the TCP secret as hex; made if missing")
     add("--log", type=Path, help="file instead of standard error")
@@ -109,8 +112,8 @@ def parse(argv: Sequence[str]) -> Options:
     add("--gpu", action="store_true", help="keep GPU device files reachable for workers")
     add("--worker-env", action="append", default=[], metavar="NAME=VALUE")
     got = parser.parse_args(argv)
-    if not (got.unix or got.device_socket or got.tcp):
-        raise TestbedError("nothing to listen on", "give --unix, --device-socket or --tcp")
+    if not (got.unix or got.device_socket or got.serve or got.tcp):
+        raise TestbedError("nothing to listen on", "give --unix, --device-socket, --serve or --tcp")
     if got.tcp and not got.token_file:
         raise TestbedError("--tcp needs --token-file", "give a path; the file is made if missing")
     if not os.access(got.worker, os.X_OK):
@@ -126,6 +129,7 @@ def parse(argv: Sequence[str]) -> Options:
         backend=got.backend,
         unix=got.unix,
         device=got.device_socket,
+        serve=got.serve,
         tcp=_address(got.tcp) if got.tcp else None,
         token_file=got.token_file,
         log=got.log,
@@ -203,6 +207,8 @@ def _servers(
         servers.append(UnixServer(sessions, listeners["unix"]))
     if "device" in listeners:
         servers.append(DeviceServer(sessions, listeners["device"]))
+    if options.serve is not None:
+        servers.append(ServingDevice(sessions, options.serve))
     if "tcp" in listeners and options.token_file is not None:
         token = read_token(options.token_file)
         servers.append(TcpServer(sessions, listeners["tcp"], token))

@@ -397,7 +397,7 @@ def text_table(table: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 def notes_of(comparison: Comparison) -> list[str]:
     """What is too long for a column."""
     notes = _jail_notes(comparison)
-    if comparison.group.placement == "guest":
+    if comparison.group.placement != "process":
         notes.append(
             "client: as the guest's kernel counts it, with the time in which the host ran others; "
             "what the host spent on the guest is VM"

@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ class Place:
 def bench_call(
     placement: str = "process", spin_us: int | None = None, say: Say = lambda text: None
 ) -> dict[str, Any]:
-    """Measure in `process` or `guest` placement; figures are medians over blocks, in nanoseconds.
+    """Measure in a placement; figures are medians over blocks, in nanoseconds.
 
     In a guest a second, instrumented boot compares the device's counters with the senders'.
     Raises TestbedError if a part cannot be built or started.
@@ -73,14 +73,14 @@ def bench_call(
     spin = DEFAULT_SPIN_US if spin_us is None else spin_us
     systems = [system(name, [("spin_us", spin)]) for name in CALLS]
     with tempfile.TemporaryDirectory(prefix="wormhole-bench-") as directory:
-        place = process_place if placement == "process" else _guest_place
-        with place(Path(directory) / "timed") as where:
+        with _place(placement, Path(directory) / "timed") as where:
             runs = _rounds(where, systems, say)
             facts = dict(where.facts)
         figures = summarise(runs)
-        if placement == "guest":
+        if placement != "process":
             say("counting notifications with the device's own counters (an instrumented boot)")
-            with _guest_place(Path(directory) / "instrumented", ioeventfd=False) as where:
+            folder = Path(directory) / "instrumented"
+            with _guest_place(placement, folder, ioeventfd=False) as where:
                 figures["device"] = {
                     chosen.name: _device_counts(where, chosen)
                     for chosen in systems
@@ -118,12 +118,6 @@ def summarise(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]
         float(run["notifications_per_oneway"]) for run in wormhole
     )
     return figures
-
-
-def call_ns(where: Place, chosen: System, calls: int, blocks: int) -> float:
-    """Nanoseconds of a call that waits, in a session of its own: the median over its blocks."""
-    arguments = ["--calls", str(calls), "--blocks", str(blocks), "--measure", "sync"]
-    return float(_result(where, chosen, arguments)["sync_ns"])
 
 
 def table(figures: Mapping[str, Any]) -> str:
@@ -177,10 +171,7 @@ def _rounds(where: Place, systems: Sequence[System], say: Say) -> dict[str, list
 
 
 def _run(where: Place, chosen: System, blocks: int) -> dict[str, Any]:
-    return _result(where, chosen, ["--calls", str(CALLS[chosen.name]), "--blocks", str(blocks)])
-
-
-def _result(where: Place, chosen: System, arguments: Sequence[str]) -> dict[str, Any]:
+    arguments = ["--calls", str(CALLS[chosen.name]), "--blocks", str(blocks)]
     output = where.run(arguments, where.reach(chosen))
     try:
         result: dict[str, Any] = json.loads(output)
@@ -207,8 +198,7 @@ def _device_counts(where: Place, chosen: System) -> dict[str, float]:
 
 
 @contextmanager
-def process_place(run_dir: Path) -> Iterator[Place]:
-    """The bench on the host, with a server of its own that has the null backend."""
+def _process_place(run_dir: Path) -> Iterator[Place]:
     build = native_build()
 
     def run(arguments: Sequence[str], environment: Environment) -> str:
@@ -235,12 +225,21 @@ def process_place(run_dir: Path) -> Iterator[Place]:
         )
 
 
+def _place(placement: str, run_dir: Path) -> AbstractContextManager[Place]:
+    return _process_place(run_dir) if placement == "process" else _guest_place(placement, run_dir)
+
+
 @contextmanager
-def _guest_place(run_dir: Path, ioeventfd: bool = True) -> Iterator[Place]:
+def _guest_place(placement: str, run_dir: Path, ioeventfd: bool = True) -> Iterator[Place]:
     build = native_build()
     config = HostServerConfig(backend="null", tcp=True, worker=build.worker)
     with served_guest(
-        VmConfig(name="bench"), config, build.library, run_dir, ioeventfd=ioeventfd
+        VmConfig(name="bench"),
+        config,
+        build.library,
+        run_dir,
+        ioeventfd=ioeventfd,
+        placement=placement,
     ) as served:
         vm, server = served.vm, served.server
         vm.ssh.put({GUEST_BENCH: build.bench})

@@ -22,10 +22,17 @@ from testbed.experiment.prepare import kernel_cache_seed
 from testbed.experiment.record import file_name
 from testbed.experiment.subject import Subject
 from testbed.machine.guest import LIBRARY_PATH
-from testbed.machine.host_server import HostServer, HostServerConfig
+from testbed.machine.host_server import HostServerConfig
 from testbed.machine.image import GuestImage
 from testbed.machine.qemu_argv import Qemu, VmConfig
-from testbed.machine.served_guest import GUEST_STATS_PATH, served_guest
+from testbed.machine.served_guest import (
+    GUEST_STATS_PATH,
+    Server,
+    guest_of,
+    served_guest,
+    server_parts,
+)
+from testbed.machine.server_guest import ServerGuest, server_guest
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,44 @@ class GuestParts:
     boot_timeout_s: float
     instrumented: bool
     logs: Path
+    serving: Serving | None = None  # of placement server-vm
+
+
+class Serving:
+    """The server guest of placement server-vm: one for all client guests, a new one if it dies."""
+
+    def __init__(self, parts: GuestParts) -> None:
+        self._parts = parts
+        self._stack = ExitStack()
+        self._server: ServerGuest | None = None
+        self._boots = 0
+
+    def running(self) -> ServerGuest:
+        """The server guest, booted if there is none that answers."""
+        if self._server is not None:
+            try:
+                self._server.check_alive()
+            except TestbedError:
+                self.close()
+        if self._server is None:
+            parts = self._parts
+            self._boots += 1
+            self._server = self._stack.enter_context(
+                server_guest(
+                    VmConfig(name="server", accelerator=parts.accelerator),
+                    server_parts(HostServerConfig(tcp=True, worker=parts.native.worker)),
+                    parts.logs / f"vm-server-{self._boots}",
+                    parts.qemu,
+                    parts.boot_timeout_s,
+                    not parts.instrumented,
+                )
+            )
+        return self._server
+
+    def close(self) -> None:
+        """End the server guest."""
+        self._server = None
+        self._stack.close()
 
 
 class BootedGuest:
@@ -49,21 +94,23 @@ class BootedGuest:
         self._deployed: set[str] = set()
         folder = parts.logs / f"vm-{file_name(name)}"
         with ExitStack() as stack:
-            config = HostServerConfig(
-                tcp=True, worker=parts.native.worker, cache_seed=kernel_cache_seed()
+            vm = VmConfig(name="trial", accelerator=parts.accelerator)
+            common = (
+                parts.native.library,
+                folder,
+                parts.image,
+                parts.qemu,
+                parts.boot_timeout_s,
+                not parts.instrumented,
             )
-            self._served = stack.enter_context(
-                served_guest(
-                    VmConfig(name="trial", accelerator=parts.accelerator),
-                    config,
-                    parts.native.library,
-                    folder,
-                    parts.image,
-                    parts.qemu,
-                    parts.boot_timeout_s,
-                    ioeventfd=not parts.instrumented,
+            if parts.serving is not None:
+                place = guest_of(parts.serving.running(), vm, *common)
+            else:
+                config = HostServerConfig(
+                    tcp=True, worker=parts.native.worker, cache_seed=kernel_cache_seed()
                 )
-            )
+                place = served_guest(vm, config, *common)
+            self._served = stack.enter_context(place)
             self._stack = stack.pop_all()
         self._vm, self._server = self._served.vm, self._served.server
 
@@ -73,7 +120,7 @@ class BootedGuest:
         return self._vm.facts.accelerator
 
     @property
-    def server(self) -> HostServer:
+    def server(self) -> Server:
         """The supervisor that serves this guest."""
         return self._server
 
@@ -93,6 +140,8 @@ class BootedGuest:
             return
         if form == "replay":
             assert subject.recorded is not None, "replays are recorded before the first trial"
+            if isinstance(self._server, ServerGuest):
+                self._server.prime(subject.recorded.path)
             recording = guest_folder(subject) / subject.recorded.path.name
             self._vm.ssh.put(
                 {
@@ -152,13 +201,17 @@ class BootedGuest:
     def host_times(self) -> list[HostTime]:
         """Processor seconds of the supervisor and of the VM so far."""
         server, vm = self._server.cpu_seconds(), self._vm.cpu_seconds()
-        return [
+        times = [
             HostTime("supervisor", server.user_s, server.system_s),
             HostTime("vm", vm.user_s, vm.system_s),
         ]
+        if isinstance(self._server, ServerGuest):
+            serving = self._server.vm.cpu_seconds()
+            times.append(HostTime("server-vm", serving.user_s, serving.system_s))
+        return times
 
     def close(self) -> None:
-        """End the VM and its host server."""
+        """End the VM, and the host server that is its own."""
         self._stack.close()
         # The server is gone, and its secret need not stay among the results.
         (self._server.run_dir / "token").unlink(missing_ok=True)

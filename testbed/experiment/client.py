@@ -12,7 +12,7 @@ from pathlib import Path
 
 from testbed.experiment.systems import System
 from testbed.machine.host_server import HostServer
-from testbed.machine.served_guest import guest_url
+from testbed.machine.served_guest import Server, guest_url
 
 # Each of these would lead the OpenCL loader or the stub somewhere else.
 FORBIDDEN_PREFIXES = ("WORMHOLE_", "OCL_ICD_", "OPENCL_VENDOR_PATH")
@@ -48,7 +48,7 @@ def host_variables(chosen: System, server: HostServer) -> dict[str, str]:
     return chosen.environment(server.url(chosen.transport), _token(chosen, server))
 
 
-def guest_variables(chosen: System, server: HostServer) -> dict[str, str]:
+def guest_variables(chosen: System, server: Server) -> dict[str, str]:
     """The same for a process in the server's guest."""
     return chosen.environment(guest_url(server, chosen.transport), _token(chosen, server))
 
@@ -61,6 +61,6 @@ def vendor_folder(parent: Path, library: Path) -> Path:
     return vendors
 
 
-def _token(chosen: System, server: HostServer) -> str:
+def _token(chosen: System, server: Server) -> str:
     """The secret, for those that need it: a server without TCP has none."""
     return server.token if chosen.transport == "tcp" else ""

@@ -7,8 +7,9 @@ nor a guest image; those are built only when the first guest is needed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from testbed.experiment.plan import describe, make_plan
 from testbed.experiment.prepare import Bundle
 from testbed.experiment.record import RunDirectory
 from testbed.experiment.runner import Summary, run_trials
-from testbed.experiment.same import ESTIMATE_SESSION_S, measure_calls, sessions
 from testbed.experiment.subject import Recorded, prepare_subjects, recorded_file
 from testbed.experiment.systems import PLACEMENTS, system
 from testbed.root import ROOT
@@ -56,11 +56,7 @@ class Conducted:
 def dry_run(experiment_name: str) -> str:
     """The plan of an experiment as text, with a rough time; runs and builds nothing."""
     experiment = load_experiment(find_experiment(experiment_name, EXPERIMENTS))
-    text = describe(experiment, make_plan(experiment, "tcg"))
-    if sessions(experiment):
-        minutes = sessions(experiment) * ESTIMATE_SESSION_S / 60
-        text += f"\nthen {sessions(experiment)} sessions of bench.call, about {minutes:.0f} min"
-    return text
+    return describe(experiment, make_plan(experiment, "tcg"))
 
 
 def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> Conducted:
@@ -80,8 +76,6 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
         manifest = run.manifest()
         try:
             summary = _measure(experiment, request, run, manifest, say, show)
-            if _only("process", request.placements):
-                measure_calls(experiment, run.path, say)
         except BaseException:
             _mark(run, manifest, "stopped")
             if request.resume is None:
@@ -148,15 +142,18 @@ def _measure(
     for placement in PLACEMENTS:
         if not make_plan(experiment, "tcg", _only(placement, request.placements)):
             continue
-        boot, accelerator = None, "none"
-        if placement == "guest":
-            assert native is not None, "native alone has no guest placement"
-            boot, accelerator = _guest_factory(experiment, run, native, manifest, say)
-        trials = make_plan(experiment, accelerator, [placement])
-        run.write_manifest(manifest)
-        say(f"{placement} placement: {len(trials)} trials")
-        executor = Executor(Settings(native, subjects, accelerator, boot))
-        summaries.append(run_trials(trials, executor, run, say))
+        with contextlib.ExitStack() as stack:
+            boot, accelerator = None, "none"
+            if placement != "process":
+                assert native is not None, "native alone has no guest placement"
+                boot, accelerator = stack.enter_context(
+                    _guests(placement, experiment, run, native, manifest, say)
+                )
+            trials = make_plan(experiment, accelerator, [placement])
+            run.write_manifest(manifest)
+            say(f"{placement} placement: {len(trials)} trials")
+            executor = Executor(Settings(native, subjects, accelerator, boot))
+            summaries.append(run_trials(trials, executor, run, say))
         show(placement, tabulate(run.path))
     return _total(summaries)
 
@@ -165,17 +162,19 @@ def _only(placement: str, wanted: Sequence[str] | None) -> tuple[str, ...]:
     return (placement,) if wanted is None or placement in wanted else ()
 
 
-def _guest_factory(
+@contextlib.contextmanager
+def _guests(
+    placement: str,
     experiment: Experiment,
     run: RunDirectory,
     native: NativeParts,
     manifest: dict[str, Any],
     say: Say,
-) -> tuple[Callable[[str], RunningGuest], str]:
+) -> Iterator[tuple[Callable[[str], RunningGuest], str]]:
     """Build QEMU and the image, find the accelerator, and give what boots a guest by name."""
     # Imported here, so that process placement works where no guest ever could.
-    from testbed.experiment.booted import BootedGuest, GuestParts
-    from testbed.machine.image import guest_image
+    from testbed.experiment.booted import BootedGuest, GuestParts, Serving
+    from testbed.machine.image import SERVER_PACKAGES, guest_image
     from testbed.machine.probe import accelerator, kvm_works
     from testbed.machine.qemu_build import qemu_bundle
 
@@ -211,15 +210,30 @@ def _guest_factory(
         logs=run.path / "logs",
     )
 
+    serving = None
+    if placement == "server-vm":
+        say("image of the server guest: from the cache, or built (about 3 min)")
+        manifest["artifacts"]["server_image"] = {
+            "packages_sha256": guest_image(SERVER_PACKAGES).packages_sha256
+        }
+        serving = Serving(parts)
+        parts = dataclasses.replace(parts, serving=serving)
+
     def boot(name: str) -> RunningGuest:
         guest = BootedGuest(parts, name)
         with contextlib.suppress(TestbedError):
             manifest["guest"] = guest.info()
+            if serving is not None:
+                manifest["server_guest"] = serving.running().vm.guest.info()
             run.write_manifest(manifest)
         say(f"guest for {name}: up in {guest.boot_s:.0f} s ({kind.upper()})")
         return guest
 
-    return boot, kind
+    try:
+        yield boot, kind
+    finally:
+        if serving is not None:
+            serving.close()
 
 
 def _native_code(experiment: Experiment, say: Say) -> NativeParts | None:

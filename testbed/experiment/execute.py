@@ -24,10 +24,10 @@ from testbed.experiment.client import (
     vendor_folder,
 )
 from testbed.experiment.systems import System, check_placement, system
-from testbed.machine.host_server import HostServer, HostServerConfig, host_server
+from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
-from testbed.machine.served_guest import GUEST_STATS_PATH, served_guest
+from testbed.machine.served_guest import GUEST_STATS_PATH, Server, served_guest
 
 END_LIMIT_S = 5.0
 STATUS_TIME_LIMIT = 124
@@ -46,8 +46,8 @@ def execute(
 ) -> int:
     """Run a program; returns its exit status (128 + n for signal n, 124 at the time limit).
 
-    `stats` gets the stub's counters. `placement` guest boots a guest for it, in which the program
-    must exist. Raises TestbedError if it cannot be run.
+    `stats` gets the stub's counters. The placements `guest` and `server-vm` boot guests for it,
+    and the program must exist there. Raises TestbedError if it cannot be run.
     """
     if not argv:
         raise TestbedError(
@@ -58,7 +58,7 @@ def execute(
     check_placement(placement, chosen)
     if placement == "process":
         return _in_process(argv, chosen, stats, timeout_s, backend)
-    return _in_guest(argv, chosen, stats, timeout_s, backend)
+    return _in_guest(argv, chosen, placement, stats, timeout_s, backend)
 
 
 def _in_process(
@@ -117,7 +117,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(END_LIMIT_S)
 
 
-def _show_failures(server: HostServer) -> None:
+def _show_failures(server: Server) -> None:
     """What the server refused or lost explains what the program could only call an error."""
     for line in server.log.read_text(encoding="utf-8", errors="replace").splitlines():
         if "refused" in line or "cannot open" in line or "the session ends" in line:
@@ -125,14 +125,21 @@ def _show_failures(server: HostServer) -> None:
 
 
 def _in_guest(
-    argv: Sequence[str], chosen: System, stats: Path | None, timeout_s: float, backend: str
+    argv: Sequence[str],
+    chosen: System,
+    placement: str,
+    stats: Path | None,
+    timeout_s: float,
+    backend: str,
 ) -> int:
     build = native_build()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wormhole-exec-")))
         config = HostServerConfig(backend=backend, tcp=True, worker=build.worker)
         served = stack.enter_context(
-            served_guest(VmConfig(name="exec"), config, build.library, directory)
+            served_guest(
+                VmConfig(name="exec"), config, build.library, directory, placement=placement
+            )
         )
         vm, server = served.vm, served.server
         environment = guest_variables(chosen, server)

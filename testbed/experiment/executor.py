@@ -33,7 +33,8 @@ from testbed.experiment.program import complaint_of, run_program
 from testbed.experiment.runner import TrialFiles, TrialOutcome
 from testbed.experiment.subject import Subject
 from testbed.experiment.systems import System, system
-from testbed.machine.host_server import HostServer, HostServerConfig, host_server
+from testbed.machine.host_server import HostServerConfig, host_server
+from testbed.machine.served_guest import Server
 
 GUEST_REPLAY = "/opt/wormhole/bin/wormhole-replay"
 SESSIONS_LIMIT_S = 15.0
@@ -62,7 +63,7 @@ class RunningGuest(Protocol):
     def accelerator(self) -> str: ...
 
     @property
-    def server(self) -> HostServer: ...
+    def server(self) -> Server: ...
 
     def deploy(self, subject: Subject, form: str) -> None: ...
 
@@ -295,7 +296,7 @@ def _completed(
     )
 
 
-def _sessions(server: HostServer, seen: int, attempt: Attempt) -> list[Event]:
+def _sessions(server: Server, seen: int, attempt: Attempt) -> list[Event]:
     """The sessions that the trial opened; its worker ends a moment after its client.
 
     A program that failed may never have opened one.

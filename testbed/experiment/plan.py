@@ -121,7 +121,7 @@ def _trial(
     label = f"w{number + part.warmup_rounds:02d}" if warmup else f"r{number:02d}"
     trial_id = f"{part.name}/{placement}/{label}/{workload.label}/{system.name}"
     vm = ""
-    if placement == "guest" and not system.is_native:
+    if placement != "process" and not system.is_native:
         vm = {
             "part": f"{part.name}",
             "round": f"{part.name}/{label}",

@@ -146,8 +146,10 @@ def soak_guest(chosen: System, clients: int, seed: int) -> Soak:
         build = native_build()
         config = HostServerConfig(worker=build.worker, cache_seed=kernel_cache_seed())
         with served_guest(VmConfig(name="soak"), config, build.library, folder) as served:
+            server = served.server
+            assert isinstance(server, HostServer), "the host's figures are those of this server"
             served.vm.ssh.put({f"{GUEST_FOLDER}/{path.name}": path for path in (program, RUNNER)})
-            environment = guest_variables(chosen, served.server)
+            environment = guest_variables(chosen, server)
 
             def run(count: int, run_seed: int) -> dict[str, Any]:
                 argv = ["python3", f"{GUEST_FOLDER}/{RUNNER.name}"]
@@ -157,9 +159,9 @@ def soak_guest(chosen: System, clients: int, seed: int) -> Soak:
 
             return _soak(
                 f"guest, {chosen.transport}",
-                served.server,
+                server,
                 run,
-                lambda: {**host_figures(served.server), **guest_figures(served)},
+                lambda: {**host_figures(server), **guest_figures(served)},
                 clients,
                 seed,
             )

@@ -17,7 +17,7 @@ DEFAULT_SPIN_US = constant("spin_us_default")
 SPIN_US_MAX = constant("spin_us_max")
 TRANSPORTS = ("shm", "tcp")
 NOTIFICATIONS = ("adaptive", "always")
-PLACEMENTS = ("process", "guest")  # in the order in which they are measured
+PLACEMENTS = ("process", "guest", "server-vm")  # in the order in which they are measured
 
 SwitchValue = str | int | bool
 
@@ -111,7 +111,7 @@ def check_placement(placement: str, chosen: System | None = None) -> None:
     """Raises TestbedError if there is no such placement, or if the system cannot run in it."""
     if placement not in PLACEMENTS:
         raise TestbedError(f"unknown placement {placement!r}", f"known: {', '.join(PLACEMENTS)}")
-    if placement == "guest" and chosen is not None and chosen.is_native:
+    if placement != "process" and chosen is not None and chosen.is_native:
         raise TestbedError(
             "native runs on the host, a guest has no accelerator of its own",
             "use --placement process, or another system",

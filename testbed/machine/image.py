@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,12 @@ PACKAGES = (
     "openssh-server",
     "procps",
     "python3",
+)
+# What a guest has besides if the accelerator is in it: PoCL and what the supervisor imports.
+SERVER_PACKAGES = (
+    "pocl-opencl-icd",
+    "python3-jsonschema",
+    "python3-yaml",
 )
 KERNEL_PACKAGE = "linux-image-cloud-amd64"
 HEADERS_PACKAGE = "linux-headers-cloud-amd64"
@@ -75,12 +81,12 @@ class GuestImage:
         return build_driver(self.headers, DRIVER_SOURCE)
 
 
-def guest_image() -> GuestImage:
-    """Return the guest image, building what the cache lacks.
+def guest_image(more_packages: Sequence[str] = ()) -> GuestImage:
+    """Return the guest image, building what the cache lacks; `more_packages` make it another one.
 
     Raises TestbedError if a tool is missing, the archive cannot be reached or the build fails.
     """
-    root = _guest_root()
+    root = _guest_root((*PACKAGES, *more_packages))
     initrd = _guest_initrd(root)
     return GuestImage(
         root=root / "root.ext4",
@@ -95,7 +101,7 @@ def guest_image() -> GuestImage:
 
 def guest_image_is_built() -> bool:
     """Whether `guest_image` would find the root file system in the cache."""
-    return artifact_path("guest-root", _root_inputs(_sources())).is_dir()
+    return artifact_path("guest-root", _root_inputs(_sources(), PACKAGES)).is_dir()
 
 
 def build_driver(headers: Path, source: Path) -> Path:
@@ -283,19 +289,19 @@ def _sources() -> _Sources:
     return _Sources(suite, text)
 
 
-def _root_inputs(sources: _Sources) -> dict[str, str | bytes | Path]:
+def _root_inputs(sources: _Sources, packages: Sequence[str]) -> dict[str, str | bytes | Path]:
     return {
         "recipe": RECIPE_VERSION,
         "suite": sources.suite,
-        "packages": " ".join((*PACKAGES, KERNEL_PACKAGE, *BOOT_MODULES)),
+        "packages": " ".join((*packages, KERNEL_PACKAGE, *BOOT_MODULES)),
         "user": f"{USER_NAME} {USER_ID}",
         "free": str(FREE_BYTES),
     }
 
 
-def _guest_root() -> Path:
+def _guest_root(packages: Sequence[str]) -> Path:
     sources = _sources()
-    inputs = _root_inputs(sources)
+    inputs = _root_inputs(sources, packages)
     log = log_path("guest-root", inputs)
 
     def build(directory: Path) -> None:
@@ -303,7 +309,7 @@ def _guest_root() -> Path:
         root = directory / "root"
         debs = directory / "debs"
         debs.mkdir()
-        _bootstrap(sources, root, debs, log)
+        _bootstrap(sources, packages, root, debs, log)
         _finish_root(root)
         (directory / "packages").write_text(_package_list(root))
         (directory / "suite").write_text(sources.suite + "\n")
@@ -353,7 +359,9 @@ apt-get -o APT::Sandbox::User=root download "$image" "$headers" $more
 """
 
 
-def _bootstrap(sources: _Sources, root: Path, debs: Path, log: Path) -> None:
+def _bootstrap(
+    sources: _Sources, packages: Sequence[str], root: Path, debs: Path, log: Path
+) -> None:
     """Run mmdebstrap into `root` and fetch the kernel's packages into `debs`."""
     list_file = debs.parent / "sources.list"
     list_file.write_text(sources.text)
@@ -367,7 +375,7 @@ def _bootstrap(sources: _Sources, root: Path, debs: Path, log: Path) -> None:
         "--skip=check/canmount",
         "--skip=chroot/mount",
         "--skip=output/dev",
-        f"--include={','.join(PACKAGES)}",
+        f"--include={','.join(packages)}",
         *(
             f"--dpkgopt=path-exclude=/usr/share/{name}/*"
             for name in ("man", "doc", "locale", "info")

@@ -42,15 +42,19 @@ class Qemu(Protocol):
 
 @dataclass(frozen=True)
 class Region:
-    """The wormhole device: the size of its shared region and the host server's Unix socket.
+    """The wormhole device: the size of its shared region and its server's Unix socket.
 
-    `ioeventfd` off makes the device count every notification exactly, at the price of a detour
-    through the vCPU thread: for instrumented runs only.
+    A socket that begins with `@` is an abstract one.  `ioeventfd` off makes the device count every
+    notification exactly, at the price of a detour through the vCPU thread: for instrumented runs
+    only.  `memory_fd` is a memfd of ours that holds the region, -1 one of QEMU's own.  `serves`
+    tells the guest's driver that the region's clients are in another guest.
     """
 
     size_bytes: int
     device_socket: Path
     ioeventfd: bool = True
+    memory_fd: int = -1
+    serves: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class VmConfig:
 
     `accelerator` "" takes what `probe.accelerator` finds.  `ssh_port` 0 takes a free one.  `tap`
     names a prepared TAP interface: the guest has `GUEST_ADDRESS` on it, the host `HOST_ADDRESS`.
+    `forwards` are pairs of a TCP port of the host's loopback address and one of the guest.
     `tsc_khz` is the rate of the counter that an emulated guest sees; 0 lets the guest guess.
     """
 
@@ -69,6 +74,7 @@ class VmConfig:
     accelerator: str = ""
     ssh_port: int = 0
     tap: str = ""
+    forwards: tuple[tuple[int, int], ...] = ()
     kernel_arguments: str = ""
     tsc_khz: int = 0
 
@@ -162,22 +168,34 @@ def _network_arguments(config: VmConfig, ssh_port: int) -> list[str]:
     if config.tap:
         backend = f"tap,id=net,ifname={config.tap},script=no,downscript=no"
     else:
-        backend = f"user,id=net,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"
+        forwards = ((ssh_port, 22), *config.forwards)
+        backend = "user,id=net" + "".join(
+            f",hostfwd=tcp:127.0.0.1:{outer}-:{inner}" for outer, inner in forwards
+        )
     return ["-netdev", backend, "-device", "virtio-net-pci,netdev=net,romfile="]
 
 
 def _region_arguments(region: Region | None) -> list[str]:
     if region is None:
         return []
-    memory = f"memory-backend-memfd,id=region,size={region.size_bytes},share=on"
-    server = f"socket,id=server,path={_escaped(region.device_socket)},reconnect-ms={RECONNECT_MS}"
-    ioeventfd = "on" if region.ioeventfd else "off"
+    memory = "memory-backend-memfd"
+    if region.memory_fd >= 0:
+        memory = f"memory-backend-file,mem-path=/proc/self/fd/{region.memory_fd}"
+    name = str(region.device_socket)
+    path = f"{name[1:]},abstract=on" if name.startswith("@") else _escaped(region.device_socket)
+    device = f"virtio-wormhole-pci,id={DEVICE_ID},memdev=region,chardev=server"
+    switches = f"ioeventfd={_on(region.ioeventfd)}"
+    if region.serves:
+        switches += ",serves=on"
     return [
-        *("-object", memory),
-        *("-chardev", server),
-        "-device",
-        f"virtio-wormhole-pci,id={DEVICE_ID},memdev=region,chardev=server,ioeventfd={ioeventfd}",
+        *("-object", f"{memory},id=region,size={region.size_bytes},share=on"),
+        *("-chardev", f"socket,id=server,path={path},reconnect-ms={RECONNECT_MS}"),
+        *("-device", f"{device},{switches}"),
     ]
+
+
+def _on(value: bool) -> str:
+    return "on" if value else "off"
 
 
 def _escaped(path: Path) -> str:

@@ -1,6 +1,7 @@
-"""A guest with an accelerator: host server, VM with the wormhole device, driver and stub library.
+"""A guest with an accelerator: server, VM with the wormhole device, driver and stub library.
 
-Whatever runs in a guest - trials, replays, the bench, programs by hand - gets its guest here.
+Whatever runs in a guest - trials, replays, the bench, programs by hand - gets its guest here. The
+server is a process of the host (`served_guest`) or in a guest of its own (`guest_of`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from pathlib import Path
 
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
 from testbed.machine.image import GuestImage, guest_image
+from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import DEVICE_ID, HOST_ADDRESS, Qemu, Region, VmConfig
+from testbed.machine.server_guest import ServerGuest, ServerParts, server_guest
 from testbed.machine.vm import Vm, boot
+
+Server = HostServer | ServerGuest
 
 REGION_BYTES = 1 << 30
 DEVICE_URL = "device:/dev/wormhole0"
@@ -25,10 +30,10 @@ DEVICE_COUNTERS = ("control-notifications", "wakes", "wakes-dropped", "event-com
 
 @dataclass(frozen=True)
 class ServedGuest:
-    """A running VM and the host server behind its device."""
+    """A running VM and the server behind its device."""
 
     vm: Vm
-    server: HostServer
+    server: Server
 
     def device_counts(self) -> dict[str, int]:
         """What the device has counted so far, by the names of `DEVICE_COUNTERS`."""
@@ -45,12 +50,30 @@ def served_guest(
     qemu: Qemu | None = None,
     timeout_s: float | None = None,
     ioeventfd: bool = True,
+    placement: str = "guest",
 ) -> Iterator[ServedGuest]:
-    """Start a host server and a VM that uses it, with driver and `library` in place; end both.
+    """Start a server and a VM that uses it, with driver and `library` in place; end both.
 
     The VM gets the device in addition to what `config` says, the server a socket for it.  The VM's
-    files lie in `run_dir`, the server's in a folder `server` there.  Else as `boot`.
+    files lie in `run_dir`, the server's in a folder `server` there.  `placement` server-vm has the
+    server in a VM of its own, of which `server_config` chooses backend and TCP.  Else as `boot`.
     """
+    if placement == "server-vm":
+        with (
+            server_guest(
+                replace(config, name=f"{config.name}-server"),
+                server_parts(server_config),
+                run_dir / "server",
+                qemu,
+                timeout_s,
+                ioeventfd,
+            ) as serving,
+            guest_of(
+                serving, config, library, run_dir, image, qemu, timeout_s, ioeventfd
+            ) as served,
+        ):
+            yield served
+        return
     image = image if image is not None else guest_image()
     server_config = replace(server_config, device=True)
     with host_server(server_config, run_dir / "server") as server:
@@ -58,6 +81,31 @@ def served_guest(
         with boot(config, run_dir, image, qemu, timeout_s) as vm:
             equip(vm, image, library)
             yield ServedGuest(vm, server)
+
+
+@contextmanager
+def guest_of(
+    server: ServerGuest,
+    config: VmConfig,
+    library: Path,
+    run_dir: Path,
+    image: GuestImage | None = None,
+    qemu: Qemu | None = None,
+    timeout_s: float | None = None,
+    ioeventfd: bool = True,
+) -> Iterator[ServedGuest]:
+    """As `served_guest`, for a server that runs in a guest and stays when this one ends."""
+    image = image if image is not None else guest_image()
+    config = replace(config, region=server.devices.region("client", ioeventfd))
+    with boot(config, run_dir, image, qemu, timeout_s) as vm:
+        equip(vm, image, library)
+        yield ServedGuest(vm, server)
+
+
+def server_parts(config: HostServerConfig) -> ServerParts:
+    """What a server guest needs of what was chosen for a server on the host."""
+    worker = config.worker if config.worker is not None else native_build().worker
+    return ServerParts(worker, worker.parent / "wormhole-replay", config.backend, config.tcp)
 
 
 def device_region(server: HostServer, ioeventfd: bool = True) -> Region:
@@ -71,6 +119,6 @@ def equip(vm: Vm, image: GuestImage, library: Path) -> None:
     vm.guest.install_icd(library)
 
 
-def guest_url(server: HostServer, transport: str) -> str:
+def guest_url(server: Server, transport: str) -> str:
     """WORMHOLE_SERVER for a client in the server's guest, by the transport's name (shm or tcp)."""
     return f"tcp:{HOST_ADDRESS}:{server.tcp_port}" if transport == "tcp" else DEVICE_URL

@@ -340,7 +340,9 @@ class _Starter:
         argv = qemu_argv(self._config, self._image, self._qemu, self._accelerator, port)
         (self._run_dir / CONSOLE_NAME).unlink(missing_ok=True)
         with (self._run_dir / QEMU_LOG_NAME).open("wb") as log:
-            process = spawn(argv, self._run_dir, log.fileno(), self._dies_with_us)
+            region = self._config.region
+            passed = [region.memory_fd] if region is not None and region.memory_fd >= 0 else []
+            process = spawn(argv, self._run_dir, log.fileno(), self._dies_with_us, passed)
         return process, argv
 
     def _wait_for_sshd(self, process: subprocess.Popen[bytes], deadline_s: float) -> None:
@@ -383,11 +385,16 @@ _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
 
 
 def spawn(
-    argv: list[str], cwd: Path, output: int, dies_with_us: bool = True
+    argv: list[str],
+    cwd: Path,
+    output: int,
+    dies_with_us: bool = True,
+    passed: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a program in a session of its own, killed with us if asked for.
 
-    Its temporary files go to `cwd`; both outputs go to the descriptor `output`.
+    Its temporary files go to `cwd`; both outputs go to the descriptor `output`.  The descriptors
+    `passed` are its own under the same numbers.
     """
     if dies_with_us:
         argv = ["setpriv", "--pdeathsig", "KILL", "--", *argv]
@@ -401,6 +408,7 @@ def spawn(
             stderr=output,
             start_new_session=True,
             env={**os.environ, "TMPDIR": str(cwd)},
+            pass_fds=passed,
         )
 
     try:
@@ -432,9 +440,7 @@ def _connect(facts: VmFacts, key: KeyPair) -> Ssh:
     def give_up() -> None:
         if not _is_alive(facts.pid):
             lines = last_lines(facts.run_dir / QEMU_LOG_NAME, CONSOLE_LINES)
-            raise TestbedError(
-                f"VM {facts.name}: QEMU has ended: {' | '.join(lines) or 'it said nothing'}"
-            )
+            raise TestbedError(f"VM {facts.name}: QEMU has ended: {' | '.join(lines)}")
 
     return connect(host, port, "root", key, facts.host_key, give_up=give_up)
 

@@ -18,7 +18,7 @@ from testbed.experiment.events import read_events
 from testbed.experiment.gate import check_trajectory
 from testbed.experiment.prepare import kernel_cache_seed, prepare, reference
 from testbed.experiment.workload import find_workload
-from testbed.machine.host_server import HostServerConfig
+from testbed.machine.host_server import HostServer, HostServerConfig
 from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
 from testbed.machine.served_guest import ServedGuest, served_guest
@@ -208,6 +208,7 @@ def values(text: str, name: str) -> list[str]:
 def workers(served: ServedGuest) -> list[int]:
     """Process ids of the worker processes of this guest's host server."""
     found = []
+    assert isinstance(served.server, HostServer)
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
