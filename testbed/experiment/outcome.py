@@ -18,6 +18,7 @@ from testbed.experiment.plan import Trial
 from testbed.experiment.record import TrialResult
 from testbed.experiment.runner import TrialOutcome
 from testbed.experiment.workload import Command, OwnMetric, Workload
+from testbed.machine.guest import LIBRARY_PREFIX
 
 Event = dict[str, Any]
 
@@ -167,7 +168,9 @@ def _judge(
             expectation.workload.steps,
         )
     if not verdict.passed:
-        return "mismatch", verdict.reason, verdict
+        # What our library says, a lost session for instance, is the cause of what differs.
+        cause = f"{attempt.complaint}; " if attempt.complaint.startswith(LIBRARY_PREFIX) else ""
+        return "mismatch", f"{cause}{verdict.reason}", verdict
     if attempt.status != 0:
         return "failed", _ended(attempt), verdict
     return "ok", "", verdict

@@ -115,6 +115,16 @@ def test_replays(result: dict[str, Any] | None, status_code: int, status: str, d
         assert outcome.result.metrics["steps_per_s"] == pytest.approx(200.0)
 
 
+def test_a_lost_session_is_named_before_what_came_of_it() -> None:
+    lost = "wormhole: the session with the host server is lost"
+    result = {**REPLAY, "mismatches": 2, "first_mismatch": "entry 7"}
+    wanted = replace(expectation(), reference=None, replayed_calls=100)
+    made = replace(attempt([result], status=1), complaint=lost)
+    outcome = assemble(trial("replay"), wanted, made, {})
+    assert outcome.result.status == "mismatch"
+    assert outcome.result.detail.startswith(f"{lost}; 2 replies differ")
+
+
 def test_steps_of_a_program_without_event_lines_are_found_by_pattern() -> None:
     task = Command(argv=("x",), files=(), step_pattern=r"iter (?P<step>\d+)")
     wanted = expectation()
