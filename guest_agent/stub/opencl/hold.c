@@ -10,10 +10,14 @@
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
-/* How often a held transfer looks whether it may begin, and how often at most (a fifth of a second
- * or so): the call that it gives way to may be waiting for what this thread does next. */
+/*
+ * How often a held transfer looks whether it may begin, and how often at most: the call that it
+ * gives way to may be waiting for what this thread does next. While no other held transfer is under
+ * way the queue empties, and a fifth of a second or so is enough; else several seconds.
+ */
 #define GIVE_WAY_PAUSE_NS 100000
-#define GIVE_WAY_LOOKS_MAX 1000
+#define GIVE_WAY_ALONE_LOOKS_MAX 1000
+#define GIVE_WAY_LOOKS_MAX 50000
 
 static uint64_t last_id;
 
@@ -39,11 +43,13 @@ static void give_way(const struct wh_cl_object *queue)
 {
     const struct timespec pause = {.tv_nsec = GIVE_WAY_PAUSE_NS};
     const uint32_t *ended = &queue->u.of_queue.emptying_ended;
+    int alone = 0;
     uint32_t begun = __atomic_load_n(&queue->u.of_queue.emptying_begun, __ATOMIC_RELAXED);
-    for (int looks = 0; looks < GIVE_WAY_LOOKS_MAX; looks++) {
+    for (int looks = 0; looks < GIVE_WAY_LOOKS_MAX && alone < GIVE_WAY_ALONE_LOOKS_MAX; looks++) {
         if ((int32_t)(begun - __atomic_load_n(ended, __ATOMIC_RELAXED)) <= 0) {
             return;
         }
+        alone = __atomic_load_n(&queue->u.of_queue.held, __ATOMIC_RELAXED) == 0 ? alone + 1 : 0;
         nanosleep(&pause, NULL);
     }
 }
@@ -134,13 +140,12 @@ static void copy_in_place(const struct wh_cl_transfer *transfer, uint8_t *shared
     }
 }
 
-cl_int wh_cl_held_transfer(const struct wh_cl_transfer *transfer, struct wh_cl_object *event,
-                           cl_int (*move)(const struct wh_cl_transfer *, struct wh_cl_object *))
+static cl_int transfer_held(const struct wh_cl_transfer *transfer, struct wh_cl_object *event,
+                            cl_int (*move)(const struct wh_cl_transfer *, struct wh_cl_object *))
 {
     const struct wh_cl_object *mem = (const struct wh_cl_object *)transfer->mem;
     struct wh_cl_transfer held = *transfer;
     held.event = event;
-    give_way((const struct wh_cl_object *)transfer->queue);
     held.hold = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
     cl_int error = hold(&held, held.hold, NULL);
     if (error != CL_SUCCESS) {
@@ -156,4 +161,15 @@ cl_int wh_cl_held_transfer(const struct wh_cl_transfer *transfer, struct wh_cl_o
     }
     cl_int ended = let_go(transfer, held.hold, event != NULL, error);
     return error != CL_SUCCESS ? error : ended;
+}
+
+cl_int wh_cl_held_transfer(const struct wh_cl_transfer *transfer, struct wh_cl_object *event,
+                           cl_int (*move)(const struct wh_cl_transfer *, struct wh_cl_object *))
+{
+    struct wh_cl_object *queue = (struct wh_cl_object *)transfer->queue;
+    give_way(queue);
+    __atomic_add_fetch(&queue->u.of_queue.held, 1, __ATOMIC_RELAXED);
+    cl_int error = transfer_held(transfer, event, move);
+    __atomic_sub_fetch(&queue->u.of_queue.held, 1, __ATOMIC_RELAXED);
+    return error;
 }

@@ -68,6 +68,7 @@ struct wh_cl_object {
             cl_command_queue_properties properties;
             uint32_t emptying_begun; /* hold.c */
             uint32_t emptying_ended;
+            uint32_t held; /* held transfers under way */
         } of_queue;
         struct {
             cl_mem_flags flags;

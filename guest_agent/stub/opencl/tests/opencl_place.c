@@ -554,7 +554,7 @@ static void maps_beside_transfers(void)
  * one of them has a transfer there. */
 static void others_keep_transferring(void)
 {
-    enum { READERS = 3, ROUNDS = 20 };
+    enum { READERS = 3, ROUNDS = 8 };
     static const size_t origin[3] = {0, 0, 0};
     static const size_t region[3] = {16, 16, 1};
     int value = 0;
