@@ -211,7 +211,11 @@ SUITES = (
         "piglit's OpenCL tests: API errors, built-in functions",
         (
             _piglit("api", "^(api|custom)"),
-            _piglit("program", "^program"),
+            # 663 programs, in four parts that each end on a slow machine.
+            _piglit("build", "^program@(?!execute@)"),
+            _piglit("execute", "^program@execute@(?!builtin|store|vload|vstore)"),
+            _piglit("access", "^program@execute@(store|vload|vstore)"),
+            _piglit("builtin", "^program@execute@builtin"),
         ),
         debian=("piglit",),
     ),
