@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "call.h"
+#include "fork_lock.h"
 #include "service.h"
 #include "session.h"
 #include "wh_core_stub.h"
@@ -25,24 +26,9 @@
 #define WH_PIECE_BYTES 65536u /* over TCP; over shared memory what needs no room in the arena */
 #define WH_EXIT_PATIENCE_S 2
 
-static pthread_mutex_t output_lock = PTHREAD_MUTEX_INITIALIZER; /* taking and writing, in order */
-static uint32_t watched_serial;                                 /* session that was told; 0 none */
-static bool direct;                                             /* past the buffer of stdio */
-
-static void lock_output(void)
-{
-    pthread_mutex_lock(&output_lock);
-}
-
-static void unlock_output(void)
-{
-    pthread_mutex_unlock(&output_lock);
-}
-
-__attribute__((constructor)) static void protect_fork(void)
-{
-    pthread_atfork(lock_output, unlock_output, unlock_output);
-}
+WH_FORK_LOCK(output_lock);      /* taking and writing, in order */
+static uint32_t watched_serial; /* session that was told; 0 none */
+static bool direct;             /* past the buffer of stdio */
 
 static bool is_watched(void)
 {
@@ -94,9 +80,9 @@ static void take_output(void)
 static void run_output(void)
 {
     while (wh_service_wait(WH_WAIT_FOR_OUTPUT)) {
-        lock_output();
+        pthread_mutex_lock(&output_lock);
         take_output();
-        unlock_output();
+        pthread_mutex_unlock(&output_lock);
     }
 }
 
@@ -121,9 +107,9 @@ void wh_output_expect(const void *program, size_t size_bytes)
         memmem(program, size_bytes, word, sizeof(word) - 1) == NULL) {
         return;
     }
-    lock_output();
+    pthread_mutex_lock(&output_lock);
     watch();
-    unlock_output();
+    pthread_mutex_unlock(&output_lock);
 }
 
 void wh_output_settle(uint16_t opcode, bool waits)
@@ -134,11 +120,12 @@ void wh_output_settle(uint16_t opcode, bool waits)
     if (own || (!waits && !is_watched())) {
         return;
     }
-    lock_output(); /* also for what another thread has taken and not written yet */
+    /* Also for what another thread has taken and not written yet. */
+    pthread_mutex_lock(&output_lock);
     if (waits) {
         take_output();
     }
-    unlock_output();
+    pthread_mutex_unlock(&output_lock);
 }
 
 /* What was printed after the last reply; a standard output that nobody reads must not keep us. */
@@ -149,6 +136,6 @@ __attribute__((destructor)) static void take_last(void)
     limit.tv_sec += WH_EXIT_PATIENCE_S;
     if (is_watched() && pthread_mutex_timedlock(&output_lock, &limit) == 0) {
         take_output();
-        unlock_output();
+        pthread_mutex_unlock(&output_lock);
     }
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "fork_lock.h"
 #include "session.h"
 #include "wh_core_stub.h"
 
@@ -18,25 +19,10 @@
 #define WH_AWAIT_S 1
 #define WH_NUMBER_MASK (UINT32_MAX >> WH_BATCH_SHIFT)
 
-static pthread_mutex_t ran_lock = PTHREAD_MUTEX_INITIALIZER;
+WH_FORK_LOCK(ran_lock);
 static pthread_cond_t ran_changed = PTHREAD_COND_INITIALIZER;
 static uint32_t ran;    /* callbacks of the queue */
 static uint32_t serial; /* session whose callbacks they are; 0 none */
-
-static void lock_ran(void)
-{
-    pthread_mutex_lock(&ran_lock);
-}
-
-static void unlock_ran(void)
-{
-    pthread_mutex_unlock(&ran_lock);
-}
-
-__attribute__((constructor)) static void protect_fork(void)
-{
-    pthread_atfork(lock_ran, unlock_ran, unlock_ran);
-}
 
 struct service {
     char name[16];

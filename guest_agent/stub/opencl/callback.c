@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fork_lock.h"
 #include "service.h"
 #include "wh_codec.h"
 #include "wh_core_stub.h"
@@ -46,26 +47,11 @@ struct due {
     int32_t status;
 };
 
-static pthread_mutex_t callback_lock = PTHREAD_MUTEX_INITIALIZER;
+/* What the parent registered belongs to its session: numbers go on, so nothing is mixed up. */
+WH_FORK_LOCK(callback_lock);
 static struct registration *registrations[LISTS];
 static uint64_t last_id;
 static uint32_t served_serial; /* session that has its thread */
-
-static void lock_callbacks(void)
-{
-    pthread_mutex_lock(&callback_lock);
-}
-
-static void unlock_callbacks(void)
-{
-    pthread_mutex_unlock(&callback_lock);
-}
-
-/* What the parent registered belongs to its session: numbers go on, so nothing is mixed up. */
-__attribute__((constructor)) static void protect_fork(void)
-{
-    pthread_atfork(lock_callbacks, unlock_callbacks, unlock_callbacks);
-}
 
 static struct registration **find(uint64_t id)
 {
@@ -85,24 +71,24 @@ static struct registration *add(uint16_t opcode, struct wh_cl_object *object, vo
     registration->opcode = opcode;
     registration->object = object;
     registration->data = data;
-    lock_callbacks();
+    pthread_mutex_lock(&callback_lock);
     registration->id = ++last_id;
     registration->next = registrations[registration->id % LISTS];
     registrations[registration->id % LISTS] = registration;
-    unlock_callbacks();
+    pthread_mutex_unlock(&callback_lock);
     return registration;
 }
 
 /* Ends a registration; what has waited for it. */
 static struct due *finish(struct registration *registration)
 {
-    lock_callbacks();
+    pthread_mutex_lock(&callback_lock);
     struct registration **link = find(registration->id);
     if (*link == registration) {
         *link = registration->next;
     }
     struct due *waiting = registration->waiting;
-    unlock_callbacks();
+    pthread_mutex_unlock(&callback_lock);
     free(registration);
     return waiting;
 }
@@ -162,13 +148,13 @@ static void deliver_message(uint64_t id, const uint8_t *payload,
 {
     wh_cl_notify function = NULL;
     void *data = NULL;
-    lock_callbacks();
+    pthread_mutex_lock(&callback_lock);
     const struct registration *registration = *find(id);
     if (registration != NULL && registration->opcode == WH_OP_clCreateContext) {
         function = registration->function.notify;
         data = registration->data;
     }
-    unlock_callbacks();
+    pthread_mutex_unlock(&callback_lock);
     if (function != NULL) {
         const uint8_t *info = payload + wh_align(record->text_bytes, WH_ITEM_BYTES);
         function((const char *)payload, record->info_bytes == 0 ? NULL : info, record->info_bytes,
@@ -182,7 +168,7 @@ static void deliver(const struct wh_callback_record *record)
     if (due == NULL) {
         return;
     }
-    lock_callbacks();
+    pthread_mutex_lock(&callback_lock);
     due->registration = *find(record->id);
     due->status = record->status;
     struct registration *before = record->after == 0 ? NULL : *find(record->after);
@@ -195,7 +181,7 @@ static void deliver(const struct wh_callback_record *record)
         }
         *end = due;
     }
-    unlock_callbacks();
+    pthread_mutex_unlock(&callback_lock);
     if (due->registration == NULL) {
         free(due);
     } else if (!waits) {
@@ -282,13 +268,13 @@ static bool have_thread(void)
 {
     uint32_t serial = wh_session_serial();
     int error = 0;
-    lock_callbacks();
+    pthread_mutex_lock(&callback_lock);
     if (served_serial != serial) {
         wh_service_begin();
         error = wh_service_start("wormhole-calls", serve_callbacks);
         served_serial = error == 0 ? serial : served_serial;
     }
-    unlock_callbacks();
+    pthread_mutex_unlock(&callback_lock);
     return error == 0;
 }
 
@@ -420,12 +406,12 @@ uint64_t wh_cl_notify_add(wh_cl_notify function, void *data)
 
 void wh_cl_notify_end(uint64_t id)
 {
-    lock_callbacks();
+    pthread_mutex_lock(&callback_lock);
     struct registration **link = find(id);
     struct registration *registration = *link;
     if (registration != NULL) {
         *link = registration->next;
     }
-    unlock_callbacks();
+    pthread_mutex_unlock(&callback_lock);
     free(registration);
 }

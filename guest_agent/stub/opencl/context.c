@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fork_lock.h"
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
@@ -22,22 +23,7 @@ static struct {
     uint64_t handles[WH_CL_DEVICES_MAX];
 } known[TYPES_MAX];
 static uint32_t known_count;
-static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void lock_known(void)
-{
-    pthread_mutex_lock(&known_lock);
-}
-
-static void unlock_known(void)
-{
-    pthread_mutex_unlock(&known_lock);
-}
-
-__attribute__((constructor)) static void protect_fork(void)
-{
-    pthread_atfork(lock_known, unlock_known, unlock_known);
-}
+WH_FORK_LOCK(known_lock);
 
 /* capacity: handles wanted, 0 for none. */
 static cl_int ask_devices(cl_device_type type, cl_uint capacity, uint64_t *handles, cl_uint *count)

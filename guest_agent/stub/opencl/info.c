@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fork_lock.h"
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
@@ -23,22 +24,7 @@ struct wh_cl_info {
     uint8_t bytes[];
 };
 
-static pthread_mutex_t info_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void lock_infos(void)
-{
-    pthread_mutex_lock(&info_lock);
-}
-
-static void unlock_infos(void)
-{
-    pthread_mutex_unlock(&info_lock);
-}
-
-__attribute__((constructor)) static void protect_fork(void)
-{
-    pthread_atfork(lock_infos, unlock_infos, unlock_infos);
-}
+WH_FORK_LOCK(info_lock);
 
 cl_int wh_cl_answer(const struct wh_cl_query *query, const void *bytes, size_t size_bytes)
 {

@@ -5,24 +5,11 @@
 
 #include <stdlib.h>
 
+#include "fork_lock.h"
+
 #define MAP_ALIGNMENT 128u /* the largest OpenCL type */
 
-static pthread_mutex_t map_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void lock_maps(void)
-{
-    pthread_mutex_lock(&map_lock);
-}
-
-static void unlock_maps(void)
-{
-    pthread_mutex_unlock(&map_lock);
-}
-
-__attribute__((constructor)) static void protect_fork(void)
-{
-    pthread_atfork(lock_maps, unlock_maps, unlock_maps);
-}
+WH_FORK_LOCK(map_lock);
 
 /* A map in place shows the application the memory of the object, or of the buffer that it is a part
  * of. */
