@@ -27,7 +27,7 @@
 #define WH_SHM_ID 0
 #define WH_EVENT_BUFFER_COUNT 64
 #define WH_DEVICE_NAME_BYTES 24
-/* A region below this address may lie in an uncached MTRR range, see DESIGN section 2. */
+/* A region below this address may lie in an MTRR range that firmware made uncached. */
 #define WH_LOW_MEMORY_BYTES (4ULL << 30)
 
 /* Types of events, see ARCHITECTURE section 6. */

@@ -745,9 +745,8 @@ void wh_count_bytes(size_t sent_bytes, size_t received_bytes)
     }
 }
 
-void wh_count_api_call(uint16_t opcode)
+void wh_count_api_call(void)
 {
-    (void)opcode;
     struct wh_thread *thread = wh_thread_get();
     if (thread != NULL) {
         wh_settle_local_answer(thread);

@@ -187,7 +187,7 @@ bool wh_oneway_calls(void);
 void wh_count_bytes(size_t sent_bytes, size_t received_bytes);
 
 /* Counts an API call of the application (every entry point, forwarded or local). */
-void wh_count_api_call(uint16_t opcode);
+void wh_count_api_call(void);
 
 /*
  * The session's serial number: changes when the session was lost or the process forked; 0 before

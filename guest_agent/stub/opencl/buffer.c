@@ -155,7 +155,7 @@ static cl_mem create_buffer(uint16_t opcode, cl_context context,
 cl_mem CL_API_CALL wh_stub_clCreateBuffer(cl_context context, cl_mem_flags flags, size_t size,
                                           void *host_ptr, cl_int *errcode_ret)
 {
-    wh_count_api_call(WH_OP_clCreateBuffer);
+    wh_count_api_call();
     return create_buffer(WH_OP_clCreateBuffer, context, NULL, flags, size, host_ptr, errcode_ret);
 }
 
@@ -164,7 +164,7 @@ cl_mem CL_API_CALL wh_stub_clCreateBufferWithProperties(cl_context context,
                                                         cl_mem_flags flags, size_t size,
                                                         void *host_ptr, cl_int *errcode_ret)
 {
-    wh_count_api_call(WH_OP_clCreateBufferWithProperties);
+    wh_count_api_call();
     return create_buffer(WH_OP_clCreateBufferWithProperties, context, properties, flags, size,
                          host_ptr, errcode_ret);
 }

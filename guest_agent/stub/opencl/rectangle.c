@@ -375,7 +375,7 @@ cl_int CL_API_CALL wh_stub_clEnqueueReadBufferRect(
         .wait_list = event_wait_list,
     };
     struct rectangle host = {host_origin, region, host_row_pitch, host_slice_pitch};
-    wh_count_api_call(WH_OP_clEnqueueReadBufferRect);
+    wh_count_api_call();
     if (ptr == NULL) {
         return CL_INVALID_VALUE;
     }
@@ -400,7 +400,7 @@ cl_int CL_API_CALL wh_stub_clEnqueueWriteBufferRect(
         .wait_list = event_wait_list,
     };
     struct rectangle host = {host_origin, region, host_row_pitch, host_slice_pitch};
-    wh_count_api_call(WH_OP_clEnqueueWriteBufferRect);
+    wh_count_api_call();
     if (ptr == NULL) {
         return CL_INVALID_VALUE;
     }

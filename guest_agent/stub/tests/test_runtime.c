@@ -488,9 +488,9 @@ static void case_marks(void)
 {
     wormhole_mark("step 1");
     for (int i = 0; i < 5; i++) {
-        wh_count_api_call(WH_OP_whNop);
+        wh_count_api_call();
         nop(1);
-        wh_count_api_call(WH_OP_whNop); /* one that is answered locally */
+        wh_count_api_call(); /* one that is answered locally */
     }
     wormhole_mark("step \"2\"\n");
 }
