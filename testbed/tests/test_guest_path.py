@@ -72,6 +72,7 @@ def test_a_guest_sees_the_hosts_device(served: ServedGuest) -> None:
     [
         ("opencl_devices", ("contexts", "largest")),
         ("opencl_images", ("shapes", "errors")),
+        ("opencl_place", ("image_of_buffer", "image_maps_later")),
     ],
 )
 def test_a_program_prints_what_it_prints_natively(
