@@ -98,7 +98,8 @@ def _make_locked(parent: Path) -> tuple[Path, int]:
 
 def _be_janitor(read_fd: int, path: Path, lock_fd: int) -> None:
     """Wait for the supervisor's end, then remove what it left."""
-    os.setsid()
+    # A group of its own in the supervisor's session: a stopped one goes on when that ends.
+    os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     null_fd = os.open(os.devnull, os.O_RDWR)

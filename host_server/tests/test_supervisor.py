@@ -213,6 +213,26 @@ def test_nothing_is_left_when_it_ends(start_server: StartServer, number: int) ->
     close_all(connection, fds)
 
 
+def test_nothing_is_left_when_supervisor_and_janitor_were_stopped(
+    start_server: StartServer,
+) -> None:
+    server = start_server(unix=True)
+    state_dir = Path(server.unix_url.removeprefix("unix:")).parent
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
+    (janitor,) = (int(word) for word in children.split())
+    os.kill(janitor, signal.SIGSTOP)
+    os.kill(server.pid, signal.SIGSTOP)
+    wait_until(lambda: state_of(janitor) == state_of(server.pid) == "T", "both to stop")
+    os.kill(server.pid, signal.SIGKILL)
+    wait_until(lambda: not state_dir.exists(), "the directory's end")
+    wait_until(lambda: is_gone(janitor), "the janitor's end")
+
+
+def state_of(pid: int) -> str:
+    """A process's state as the kernel's letter."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_nothing_is_left_when_the_owner_is_killed(tmp_path: Path) -> None:
     program = (
         "import sys, time\n"

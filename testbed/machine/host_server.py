@@ -244,7 +244,9 @@ def _announcement(process: subprocess.Popen[bytes], run_dir: Path) -> dict[str, 
         said: dict[str, Any] = json.loads(line)
     except ValueError:
         lines = [text for text in last_lines(run_dir / LOG_NAME) if text.startswith("error: ")]
-        reason = lines[-1].removeprefix("error: ") if lines else "it did not say why"
+        reason = f"it was not ready within {START_LIMIT_S:.0f} s"
+        if process.poll() is not None:
+            reason = lines[-1].removeprefix("error: ") if lines else "it did not say why"
         raise TestbedError(
             f"the host server did not start: {reason}", f"see {run_dir / LOG_NAME}"
         ) from None

@@ -139,6 +139,11 @@ class Ssh:
             ) from error
         result = SshResult(status, stdout, stderr, time.monotonic() - started_s)
         if check and status != 0:
+            if status == -1 and not self.is_open:
+                raise TestbedError(
+                    f"the connection to {self._where} ended while `{_short(argv)}` ran",
+                    "see the guest's console log",
+                )
             said = (stderr or stdout).decode(errors="replace").strip().splitlines()
             raise TestbedError(
                 f"`{_short(argv)}` in {self._where} failed with exit status {status}: "

@@ -440,7 +440,9 @@ def _connect(facts: VmFacts, key: KeyPair) -> Ssh:
     def give_up() -> None:
         if not _is_alive(facts.pid):
             lines = last_lines(facts.run_dir / QEMU_LOG_NAME, CONSOLE_LINES)
-            raise TestbedError(f"VM {facts.name}: QEMU has ended: {' | '.join(lines)}")
+            raise TestbedError(
+                f"VM {facts.name}: QEMU has ended: {' | '.join(lines) or 'it said nothing'}"
+            )
 
     return connect(host, port, "root", key, facts.host_key, give_up=give_up)
 

@@ -25,6 +25,8 @@ PR_SET_CHILD_SUBREAPER = 36
 RUN_LIMIT_S = 240.0
 LEFT_LIMIT_S = 30.0
 POLL_S = 0.02
+#: In the command line of a worker, but not in that of its supervisor, which names the program too.
+WORKER = "wormhole-worker --transport"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import pytest
 
 from testbed.analysis.rundir import read_lines
 from testbed.root import ROOT
-from testbed.tests.ends import RUN_LIMIT_S, Ended, Ends, children, wait_until, watching
+from testbed.tests.ends import RUN_LIMIT_S, WORKER, Ended, Ends, children, wait_until, watching
 
 EXPERIMENT = """\
 name: ends
@@ -192,7 +192,7 @@ class TestSignals:
         running = ends.start("run", experiment, "--out", out, environment=no_commit)
         running.wait_for("[2/6]")
         # Well into the next trial: its worker is up.
-        wait_until(lambda: bool(ends.processes("wormhole-worker")), "a worker", RUN_LIMIT_S)
+        wait_until(lambda: bool(ends.processes(WORKER)), "a worker", RUN_LIMIT_S)
         running.process.kill()
         assert running.end().status == -signal.SIGKILL
         ends.nothing_left()
@@ -236,7 +236,7 @@ class TestFaults:
         out = experiment.parent / "out"
         running = ends.start("run", experiment, "--out", out)
         running.wait_for("[1/6]")
-        kill_one(ends, "wormhole-worker")
+        kill_one(ends, WORKER)
         ended = running.end()
         self.one_failed(ended, out)
 
@@ -244,7 +244,7 @@ class TestFaults:
         out = experiment.parent / "out"
         running = ends.start("run", experiment, "--out", out)
         running.wait_for("[1/6]")
-        wait_until(lambda: bool(ends.processes("wormhole-worker")), "a worker", RUN_LIMIT_S)
+        wait_until(lambda: bool(ends.processes(WORKER)), "a worker", RUN_LIMIT_S)
         kill_one(ends, "host_server.supervisor")
         self.one_failed(running.end(), out)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.tests.ends import RUN_LIMIT_S, Ends, Running, wait_until, watching
+from testbed.tests.ends import RUN_LIMIT_S, WORKER, Ends, Running, wait_until, watching
 from testbed.tests.test_ends import run_directory, trials
 
 pytestmark = [pytest.mark.vm, pytest.mark.native, pytest.mark.opencl]
@@ -53,7 +53,7 @@ def boots(ends: Ends) -> None:
 def trial_runs(ends: Ends, running: Running) -> None:
     """Wait until a trial's client in the guest has its worker."""
     running.wait_for("guest for ")  # workers before that one record or prepare
-    wait_until(lambda: bool(ends.processes("wormhole-worker")), "a worker", RUN_LIMIT_S)
+    wait_until(lambda: bool(ends.processes(WORKER)), "a worker", RUN_LIMIT_S)
 
 
 def test_ctrl_c_while_a_guest_boots(ends: Ends, experiment: Path) -> None:
