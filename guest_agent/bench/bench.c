@@ -1,6 +1,6 @@
 /*
  * bench.c - what one call costs over whatever WORMHOLE_SERVER names: `wormhole-bench [--calls N]
- * [--blocks N]`, one JSON object.
+ * [--blocks N] [--measure all|sync]`, one JSON object.  `sync` leaves out all but calls that wait.
  *
  * floor_ns   a round trip of two cache lines between this process and the worker, no call in it
  * (shared memory only) sync_ns    a call that waits for its reply oneway_ns  what a one-way call
@@ -194,31 +194,38 @@ int main(int argc, char **argv)
 {
     uint64_t calls = 20000;
     uint32_t blocks = 15;
+    bool all = true;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--calls") == 0) {
             calls = number(argv[i + 1], 10000000);
         } else if (strcmp(argv[i], "--blocks") == 0) {
             blocks = (uint32_t)number(argv[i + 1], WH_BLOCKS_MAX);
+        } else if (strcmp(argv[i], "--measure") == 0) {
+            all = strcmp(argv[i + 1], "sync") != 0;
         }
     }
     struct wh_client *client = session();
     bool shm = wh_client_uses_shm(client);
-    uint64_t location = shm ? wh_arena_alloc(client->arena, WH_PAGE_BYTES / 2) : 0;
+    bool with_floor = shm && all;
+    uint64_t location = with_floor ? wh_arena_alloc(client->arena, WH_PAGE_BYTES / 2) : 0;
     sync_block(calls / 10); /* warm-up */
     for (uint32_t block = 0; block < blocks; block++) {
-        samples[SERIES_FLOOR][block] = shm ? floor_block(location, calls) : 0;
+        samples[SERIES_FLOOR][block] = with_floor ? floor_block(location, calls) : 0;
         samples[SERIES_SYNC][block] = sync_block(calls);
         samples[SERIES_ONEWAY][block] =
-            oneway_block(client->config->oneway ? WH_BURST_CALLS : calls);
+            all ? oneway_block(client->config->oneway ? WH_BURST_CALLS : calls) : 0;
     }
     printf("{\"transport\":\"%s\",\"spin_us\":%u,\"oneway_on\":%s,\"notify_always\":%s,"
            "\"calls\":%llu,\"blocks\":%u,",
            shm ? "shm" : "tcp", client->config->spin_us, client->config->oneway ? "true" : "false",
            client->config->notify_always ? "true" : "false", (unsigned long long)calls, blocks);
-    for (int series = shm ? SERIES_FLOOR : SERIES_SYNC; series < SERIES_COUNT; series++) {
+    for (int series = with_floor ? SERIES_FLOOR : SERIES_SYNC;
+         series < (all ? SERIES_COUNT : SERIES_ONEWAY); series++) {
         print_series((enum series)series, blocks);
     }
-    print_counts();
+    if (all) {
+        print_counts();
+    }
     struct wh_counters totals;
     wh_counters_total(&totals);
     printf("\"messages\":%llu,\"round_trips\":%llu,\"notifications\":%llu,\"pid\":%ld}\n",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from testbed.analysis.breakdown import Entry, by_part, extra_share, select
 from testbed.analysis.causes import causes
+from testbed.analysis.false_alarms import false_alarms, sentences
 from testbed.analysis.samples import Run
 from testbed.analysis.statistics import TRIALS_NEEDED, Interval, verdict
 from testbed.analysis.tables import Comparison, Row, significant
@@ -28,13 +29,14 @@ def findings(run: Run, comparisons: Sequence[Comparison], entries: Sequence[Entr
         for row in comparison.rows:
             if row.system == comparison.baseline:
                 continue
-            sentences = _row_sentences(run, comparison, row)
+            found = _row_sentences(run, comparison, row)
             if contender and row.system != contender:
-                further += sentences
+                further += found
             else:
-                main += sentences
+                main += found
         main += _ladder_sentences(run, comparison)
     main += _breakdown_sentences(entries)
+    main += sentences(false_alarms(run))
     return Findings(tuple(main), tuple(further))
 
 

@@ -16,6 +16,8 @@ import jinja2
 
 from testbed.analysis import statistics
 from testbed.analysis.breakdown import Entry
+from testbed.analysis.false_alarms import false_alarms
+from testbed.analysis.false_alarms import table as alarms_table
 from testbed.analysis.figures import Drawn
 from testbed.analysis.findings import findings
 from testbed.analysis.published import beside, load_published, missing
@@ -39,6 +41,7 @@ def page(
     publication = load_published()
     found = beside(publication, comparisons, entries)
     samples = [sample for group in run.groups for sample in group.samples]
+    alarms = false_alarms(run)
     text: str = template.render(
         name=run.experiment.get("name", run.path.name),
         doc=run.experiment.get("doc", ""),
@@ -54,6 +57,7 @@ def page(
             {"title": c.group.title, "tables": tables_of(c), "notes": notes_of(c)}
             for c in comparisons
         ],
+        alarms=alarms_table(alarms) if alarms else [],
         trials=len(samples),
         failed=[_failed(run.path, sample) for sample in samples if sample.status != "ok"],
         noisy=[sample for sample in samples if sample.noisy],

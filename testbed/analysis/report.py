@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from testbed.analysis import tables
 from testbed.analysis.breakdown import read_breakdown
 from testbed.analysis.charts import charts
+from testbed.analysis.false_alarms import false_alarms
+from testbed.analysis.false_alarms import records as alarm_records
+from testbed.analysis.false_alarms import table as alarms_table
 from testbed.analysis.findings import findings
 from testbed.analysis.samples import Run, load_run
 from testbed.errors import TestbedError
@@ -42,6 +45,9 @@ def tabulate(path: Path) -> Report:
     run = load_run(path)
     comparisons = tables.compare(run)
     text = tables.terminal(comparisons)
+    alarms = false_alarms(run)
+    if alarms:
+        text += "\n\n" + "\n".join(tables.text_table(alarms_table(alarms)))
     files = []
     with _write_errors(path):
         folder = path / TABLES
@@ -55,6 +61,10 @@ def tabulate(path: Path) -> Report:
         ):
             (folder / name).write_text(content, encoding="utf-8")
             files.append(folder / name)
+        if alarms:
+            content = json.dumps(alarm_records(alarms), indent=2) + "\n"
+            (folder / "false_alarms.json").write_text(content, encoding="utf-8")
+            files.append(folder / "false_alarms.json")
     return Report(text, run, comparisons, tuple(files))
 
 

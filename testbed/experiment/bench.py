@@ -120,6 +120,12 @@ def summarise(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]
     return figures
 
 
+def call_ns(where: Place, chosen: System, calls: int, blocks: int) -> float:
+    """Nanoseconds of a call that waits, in a session of its own: the median over its blocks."""
+    arguments = ["--calls", str(calls), "--blocks", str(blocks), "--measure", "sync"]
+    return float(_result(where, chosen, arguments)["sync_ns"])
+
+
 def table(figures: Mapping[str, Any]) -> str:
     """The figures as lines for a terminal: time with quartiles, notifications each way per call."""
     rows = (
@@ -171,7 +177,10 @@ def _rounds(where: Place, systems: Sequence[System], say: Say) -> dict[str, list
 
 
 def _run(where: Place, chosen: System, blocks: int) -> dict[str, Any]:
-    arguments = ["--calls", str(CALLS[chosen.name]), "--blocks", str(blocks)]
+    return _result(where, chosen, ["--calls", str(CALLS[chosen.name]), "--blocks", str(blocks)])
+
+
+def _result(where: Place, chosen: System, arguments: Sequence[str]) -> dict[str, Any]:
     output = where.run(arguments, where.reach(chosen))
     try:
         result: dict[str, Any] = json.loads(output)
@@ -198,7 +207,8 @@ def _device_counts(where: Place, chosen: System) -> dict[str, float]:
 
 
 @contextmanager
-def _process_place(run_dir: Path) -> Iterator[Place]:
+def process_place(run_dir: Path) -> Iterator[Place]:
+    """The bench on the host, with a server of its own that has the null backend."""
     build = native_build()
 
     def run(arguments: Sequence[str], environment: Environment) -> str:
@@ -226,7 +236,7 @@ def _process_place(run_dir: Path) -> Iterator[Place]:
 
 
 def _place(placement: str, run_dir: Path) -> AbstractContextManager[Place]:
-    return _process_place(run_dir) if placement == "process" else _guest_place(placement, run_dir)
+    return process_place(run_dir) if placement == "process" else _guest_place(placement, run_dir)
 
 
 @contextmanager

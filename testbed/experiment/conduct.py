@@ -24,6 +24,7 @@ from testbed.experiment.plan import describe, make_plan
 from testbed.experiment.prepare import Bundle
 from testbed.experiment.record import RunDirectory
 from testbed.experiment.runner import Summary, run_trials
+from testbed.experiment.same import ESTIMATE_SESSION_S, measure_calls, sessions
 from testbed.experiment.subject import Recorded, prepare_subjects, recorded_file
 from testbed.experiment.systems import PLACEMENTS, system
 from testbed.root import ROOT
@@ -56,7 +57,11 @@ class Conducted:
 def dry_run(experiment_name: str) -> str:
     """The plan of an experiment as text, with a rough time; runs and builds nothing."""
     experiment = load_experiment(find_experiment(experiment_name, EXPERIMENTS))
-    return describe(experiment, make_plan(experiment, "tcg"))
+    text = describe(experiment, make_plan(experiment, "tcg"))
+    if sessions(experiment):
+        minutes = sessions(experiment) * ESTIMATE_SESSION_S / 60
+        text += f"\nthen {sessions(experiment)} sessions of bench.call, about {minutes:.0f} min"
+    return text
 
 
 def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> Conducted:
@@ -76,6 +81,8 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
         manifest = run.manifest()
         try:
             summary = _measure(experiment, request, run, manifest, say, show)
+            if _only("process", request.placements):
+                measure_calls(experiment, run.path, say)
         except BaseException:
             _mark(run, manifest, "stopped")
             if request.resume is None:

@@ -24,6 +24,14 @@ An experiment is a YAML file under `workloads/experiments/`:
         rounds: 1
 
 A part runs its workloads under its systems (the experiment's, if it names none) once a round.
+
+An A/A experiment has one system under two names, and says how its rounds are cut into comparisons:
+
+    systems: [{name: wormhole-a, preset: wormhole}, {name: wormhole-b, preset: wormhole}]
+    same: {rounds: 5, calls: 400}
+
+Every `rounds` rounds of a part are one comparison, and `calls` comparisons of as many rounds are
+made with bench.call.  Whatever they find is a false alarm.
 """
 
 from __future__ import annotations
@@ -46,6 +54,8 @@ RESTARTS = ("round", "trial", "part")
 ROUNDS_LIMIT = 1000
 STEPS_LIMIT = 1_000_000
 BATCH_LIMIT = 1 << 16
+COMPARISONS_LIMIT = 100_000
+ROUNDS_OF_SAME_MINIMUM = 3  # fewer give no interval
 TIMEOUT_LIMIT_S = 24 * 3600
 
 DEFAULT_TRIAL_TIMEOUT_S = 600
@@ -111,6 +121,14 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Same:
+    """An A/A experiment: the rounds of one comparison, and the comparisons of bench.call."""
+
+    rounds: int
+    calls: int
+
+
+@dataclass(frozen=True)
 class Experiment:
     """An experiment file, checked.
 
@@ -131,6 +149,7 @@ class Experiment:
     boot_timeout_s: int
     minimum_effect: float
     instrumented: bool
+    same: Same | None
     sha256: str = field(repr=False, default="")
 
 
@@ -164,6 +183,7 @@ def parse_experiment(section: yamlfile.Section, presets: Sequence[str]) -> Exper
     minimum_effect = section.number("minimum_effect", 0.02, minimum=0.0, maximum=1.0)
     instrumented = section.boolean("instrumented", False)
     parts = tuple(_part(part, systems) for part in section.sections("parts"))
+    same = _same(section, systems, parts)
     section.finish()
     if not parts:
         raise section.error("parts", "is empty", "describe at least one part")
@@ -184,6 +204,7 @@ def parse_experiment(section: yamlfile.Section, presets: Sequence[str]) -> Exper
         boot_timeout_s=boot_timeout_s,
         minimum_effect=minimum_effect,
         instrumented=instrumented,
+        same=same,
     )
 
 
@@ -244,6 +265,36 @@ def _system(section: yamlfile.Section, presets: Sequence[str]) -> SystemChoice:
     if overrides and preset == "native":
         raise section.error("preset", "native has no switches", "leave them out")
     return SystemChoice(name=name, preset=preset, overrides=tuple(overrides))
+
+
+def _same(
+    section: yamlfile.Section, systems: Sequence[SystemChoice], parts: Sequence[Part]
+) -> Same | None:
+    wanted = section.section("same", None)
+    if wanted is None:
+        return None
+    same = Same(
+        rounds=wanted.integer("rounds", minimum=ROUNDS_OF_SAME_MINIMUM, maximum=ROUNDS_LIMIT),
+        calls=wanted.integer("calls", 0, minimum=0, maximum=COMPARISONS_LIMIT),
+    )
+    wanted.finish()
+    if len(systems) != 2 or systems[0].is_native or _switches(systems[0]) != _switches(systems[1]):
+        raise section.error(
+            "same", "needs exactly two forwarded systems that differ in their names alone"
+        )
+    for part in parts:
+        if part.rounds % same.rounds:
+            raise section.error(
+                "same",
+                f"cannot cut the {part.rounds} rounds of part `{part.name}` into comparisons of"
+                f" {same.rounds}",
+                f"make it a multiple of {same.rounds}",
+            )
+    return same
+
+
+def _switches(chosen: SystemChoice) -> tuple[str, tuple[tuple[str, str | int | bool], ...]]:
+    return chosen.preset, tuple(sorted(chosen.overrides))
 
 
 def _check_preset(section: yamlfile.Section, key: str, name: str, presets: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ recorded as such (`null` or a word), never guessed.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import os
@@ -100,6 +101,7 @@ def describe_experiment(experiment: Experiment) -> dict[str, Any]:
         "minimum_effect": experiment.minimum_effect,
         "restart_guest": experiment.restart_guest,
         "instrumented": experiment.instrumented,
+        "same": None if experiment.same is None else dataclasses.asdict(experiment.same),
         "trial_timeout_s": experiment.trial_timeout_s,
         "boot_timeout_s": experiment.boot_timeout_s,
         "systems": [

@@ -104,7 +104,7 @@ class RunDirectory:
             _check_free_space(path)
             lock_fd = _lock(path)
             try:
-                _drop_torn_line(path / TRIALS)
+                drop_torn_line(path / TRIALS)
             except BaseException:
                 os.close(lock_fd)
                 raise
@@ -213,7 +213,7 @@ def _lock(run: Path) -> int:
     return fd
 
 
-def _drop_torn_line(path: Path) -> None:
+def drop_torn_line(path: Path) -> None:
     """Cut off a last line without its newline, so that the next line starts clean."""
     try:
         data = path.read_bytes()
