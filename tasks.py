@@ -32,6 +32,7 @@ def doctor(_: Context, json: bool = False) -> None:
 @task(
     help={
         "profile": "experiment in workloads/experiments/ (default: quick; no GPU, no KVM needed)",
+        "dry-run": "print the plan and its estimated time, run nothing",
         "resume": "directory of a stopped run to go on with",
         "out": "directory for results (default: results/ of the checkout)",
         "placement": f"only this {PLACEMENT_HELP}",
@@ -39,20 +40,17 @@ def doctor(_: Context, json: bool = False) -> None:
 )
 @guarded
 def reproduce(
-    _: Context, profile: str = "quick", resume: str = "", out: str = "", placement: str = ""
+    _: Context,
+    profile: str = "quick",
+    dry_run: bool = False,
+    resume: str = "",
+    out: str = "",
+    placement: str = "",
 ) -> None:
     """The main job: build what is missing, boot guests, compare all systems, leave results."""
-    from testbed.experiment.conduct import RESULTS
-    from testbed.experiment.reproduce import reproduce as run
-    from testbed.experiment.reproduce import require_success
+    from testbed.experiment.reproduce import run_or_plan
 
-    done = run(
-        profile,
-        out=Path(out) if out else RESULTS,
-        resume=Path(resume) if resume else None,
-        placements=(placement,) if placement else None,
-    )
-    require_success(done)
+    run_or_plan(profile, dry_run, resume, out, placement)
 
 
 @task(
@@ -75,18 +73,9 @@ def run(
     placement: str = "",
 ) -> None:
     """Run one experiment."""
-    from testbed.experiment import conduct, reproduce
+    from testbed.experiment.reproduce import run_or_plan
 
-    if dry_run:
-        print(conduct.dry_run(experiment))
-        return
-    request = conduct.Request(
-        experiment,
-        out=Path(out) if out else conduct.RESULTS,
-        resume=Path(resume) if resume else None,
-        placements=(placement,) if placement else None,
-    )
-    reproduce.require_success(reproduce.run_experiment(request))
+    run_or_plan(experiment, dry_run, resume, out, placement)
 
 
 @task(positional=["run"], help={"run": "directory of a run", "json": JSON_HELP})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.analysis.report import Report, tabulate, write_page
-from testbed.analysis.rundir import read_manifest
+from testbed.analysis.rundir import TRIALS, read_lines, read_manifest
 from testbed.errors import TestbedError
 from testbed.experiment import provenance
 from testbed.experiment.executor import Executor, NativeParts, RunningGuest, Settings
@@ -54,11 +54,15 @@ class Conducted:
     summary: Summary
 
 
-def dry_run(experiment_name: str) -> str:
-    """The plan of an experiment as text, with a rough time; runs and builds nothing."""
-    experiment = load_experiment(find_experiment(experiment_name, EXPERIMENTS))
-    text = describe(experiment, make_plan(experiment, "tcg"))
-    if sessions(experiment):
+def dry_run(request: Request) -> str:
+    """What would run, as text with a rough time: the plan, less what a stopped run has already."""
+    experiment = _experiment(request)
+    trials = make_plan(experiment, "tcg", request.placements)
+    if request.resume is not None:
+        finished = {str(line["id"]) for line in read_lines(request.resume / TRIALS)}
+        trials = tuple(trial for trial in trials if trial.id not in finished)
+    text = describe(experiment, trials)
+    if sessions(experiment) and _only("process", request.placements):
         minutes = sessions(experiment) * ESTIMATE_SESSION_S / 60
         text += f"\nthen {sessions(experiment)} sessions of bench.call, about {minutes:.0f} min"
     return text

@@ -1,4 +1,4 @@
-"""How quiet the host was: load, steal and foreign processor time around each trial.
+"""How quiet the host was: load, steal, throttling and foreign processor time around each trial.
 
 The rule that marks a trial noisy is fixed here and copied into every manifest (`RULE`).  A noisy
 trial is kept and counted, never dropped: dropping what looks slow would bias the result.
@@ -23,7 +23,8 @@ RULE = {
         "a trial is noisy if, in the quarter second before it, the processors were busier than "
         f"{BUSY_BEFORE_LIMIT_CORES} cores ({BUSY_BEFORE_GUEST_LIMIT_CORES} with an idle guest), or "
         f"if during it more than {STEAL_LIMIT_SHARE:.0%} of the processor time was stolen by the "
-        f"hypervisor or more than {FOREIGN_LIMIT_SHARE:.0%} was used by foreign processes; "
+        f"hypervisor, more than {FOREIGN_LIMIT_SHARE:.0%} was used by foreign processes, or a core "
+        "was throttled because it was hot (where the kernel counts that); "
         "noisy trials are marked and counted, not dropped"
     ),
     "busy_before_limit_cores": BUSY_BEFORE_LIMIT_CORES,
@@ -33,6 +34,7 @@ RULE = {
 }
 
 _PROC_STAT = Path("/proc/stat")
+_CORES = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Noise:
     load_after: float
     steal_share: float
     foreign_share: float
+    throttled: int | None
     reasons: tuple[str, ...]
 
     @property
@@ -70,6 +73,7 @@ class Noise:
             "load_after": self.load_after,
             "steal_share": round(self.steal_share, 4),
             "foreign_share": round(self.foreign_share, 4),
+            "throttled": self.throttled,
             "noisy": self.noisy,
             "reasons": list(self.reasons),
         }
@@ -102,6 +106,16 @@ def cpu_times() -> CpuTimes:
     )
 
 
+def throttle_count(cores: Path = _CORES) -> int | None:
+    """How often cores were throttled since boot; None where the kernel does not count it."""
+    found = list(cores.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
+    try:
+        counts = [int(path.read_text(encoding="ascii")) for path in found]
+    except (OSError, ValueError):
+        return None
+    return sum(counts) if counts else None
+
+
 def busy_cores(before: CpuTimes, after: CpuTimes, core_count: int) -> float:
     """How many cores were busy on average between two readings."""
     total_s = after.total_s - before.total_s
@@ -117,8 +131,9 @@ def judge(
     after: CpuTimes,
     own_cpu_s: float | None,
     with_guest: bool,
+    throttled: int | None = None,
 ) -> Noise:
-    """Apply RULE to what was measured; `own_cpu_s` is None where our share is not known."""
+    """Apply RULE to what was measured; None: our share, or the throttling, is not known."""
     total_s = max(after.total_s - before.total_s, 1e-9)
     steal_share = (after.steal_s - before.steal_s) / total_s
     foreign_share = 0.0
@@ -132,12 +147,15 @@ def judge(
         reasons.append(f"{steal_share:.1%} stolen")
     if foreign_share > FOREIGN_LIMIT_SHARE:
         reasons.append(f"{foreign_share:.0%} used by others")
+    if throttled:
+        reasons.append(f"cores throttled {throttled} times")
     return Noise(
         busy_before_cores=busy_before_cores,
         load_before=load_before,
         load_after=load_after,
         steal_share=steal_share,
         foreign_share=foreign_share,
+        throttled=throttled,
         reasons=tuple(reasons),
     )
 
@@ -153,9 +171,13 @@ class NoiseWatch:
         cores = len(os.sched_getaffinity(0))
         self._busy_before_cores = busy_cores(first, self._before, cores)
         self._load_before = os.getloadavg()[0]
+        self._throttled_before = throttle_count()
 
     def result(self, own_cpu_s: float | None) -> Noise:
         """Judge the trial that ended now; `own_cpu_s` is what our own processes used."""
+        throttled = throttle_count()
+        if throttled is not None and self._throttled_before is not None:
+            throttled -= self._throttled_before
         return judge(
             busy_before_cores=self._busy_before_cores,
             load_before=self._load_before,
@@ -164,4 +186,5 @@ class NoiseWatch:
             after=cpu_times(),
             own_cpu_s=own_cpu_s,
             with_guest=self._with_guest,
+            throttled=throttled,
         )

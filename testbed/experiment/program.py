@@ -25,6 +25,7 @@ from testbed.machine.guest import complaint_in
 KILL_LIMIT_S = 5.0
 TAIL_BYTES = 4096
 LINES_LIMIT = 2_000_000
+LINE_LIMIT_BYTES = 1 << 20  # a longer line is taken for several
 
 
 @dataclass(frozen=True)
@@ -51,19 +52,21 @@ def run_program(
     stderr: Path,
     timeout_s: float,
     timed_lines: bool = False,
+    file_limit_bytes: int | None = None,
 ) -> ProgramEnd:
     """Run a program with exactly this environment; `folder` is its working directory.
 
     With `timed_lines` its output is read as it comes, for programs that do not say when a step
-    ended.  Otherwise it goes straight to the file, which disturbs the program less.
+    ended.  Otherwise it goes straight to the file, which disturbs the program less.  A program that
+    makes a file larger than `file_limit_bytes`, its output among them, is ended by SIGXFSZ.
 
     Raises TestbedError if it cannot be started.  CPU time is of the program and the children that
     it waited for.
     """
     begin_s = time.monotonic()
     with (
-        _Timed(stdout) if timed_lines else stdout.open("wb") as out,
-        _started(argv, environment, folder, out, stderr) as process,
+        _Timed(stdout, file_limit_bytes) if timed_lines else stdout.open("wb") as out,
+        _started(_limited(argv, file_limit_bytes), environment, folder, out, stderr) as process,
     ):
         # Sleep until it ends: looking again and again would take time from what is measured.
         timed_out = not _ends_within(process.pid, timeout_s)
@@ -86,10 +89,10 @@ def run_program(
 class _Timed:
     """The writing end of a pipe whose lines are noted with their time and kept in a file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limit_bytes: int | None) -> None:
         self._reading, self._writing = os.pipe()
         self._lines: list[tuple[int, str]] = []
-        self._thread = threading.Thread(target=self._read, args=(path,), daemon=True)
+        self._thread = threading.Thread(target=self._read, args=(path, limit_bytes), daemon=True)
         self._thread.start()
 
     def __enter__(self) -> _Timed:
@@ -110,13 +113,23 @@ class _Timed:
         self._thread.join(KILL_LIMIT_S)
         return tuple(self._lines)
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path, limit_bytes: int | None) -> None:
+        written = 0
         with os.fdopen(self._reading, "rb") as source, path.open("wb") as copy:
-            for line in source:
+            while line := source.readline(LINE_LIMIT_BYTES):
                 now_ns = time.monotonic_ns()
+                written += len(line)
+                if limit_bytes is not None and written > limit_bytes:
+                    continue  # read on, so that the program does not wait for us
                 copy.write(line)
                 if len(self._lines) < LINES_LIMIT:
                     self._lines.append((now_ns, line.decode("utf-8", errors="replace").rstrip()))
+
+
+def _limited(argv: Sequence[str], file_limit_bytes: int | None) -> list[str]:
+    if file_limit_bytes is None:
+        return list(argv)
+    return ["prlimit", f"--fsize={file_limit_bytes}", "--", *argv]
 
 
 def complaint_of(path: Path) -> str:

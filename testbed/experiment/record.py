@@ -110,6 +110,11 @@ class RunDirectory:
                 raise
             return cls(path, lock_fd)
 
+    def require_space(self) -> None:
+        """Raises TestbedError if the disk is nearly full; finished trials are kept."""
+        with _disk_errors(self.path):
+            _check_free_space(self.path)
+
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Replace the manifest; a reader sees the old or the new one, never half of it."""
         with _disk_errors(self.path):

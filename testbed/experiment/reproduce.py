@@ -15,24 +15,28 @@ from testbed.analysis.rundir import TRIALS, read_lines
 from testbed.analysis.tables import terminal
 from testbed.errors import TestbedError
 from testbed.experiment.conduct import RESULTS, Conducted, Request, conduct
+from testbed.experiment.conduct import dry_run as plan_text
 from testbed.progress import format_duration, say
 
 Print = Callable[[str], None]
 
 
-def reproduce(
-    profile: str = "quick",
-    out: Path = RESULTS,
-    resume: Path | None = None,
-    placements: tuple[str, ...] | None = None,
-    print_line: Print = print,
-) -> Conducted:
-    """Run a profile from nothing to its figures and print its tables.
+def run_or_plan(experiment: str, dry_run: bool, resume: str, out: str, placement: str) -> None:
+    """Run an experiment (or go on with a stopped run) and print its tables, or print its plan.
 
-    `resume` goes on with a stopped run.  `placements` restricts the run (process, guest).  Raises
-    TestbedError with one clear line; nothing is left running, and what was measured is kept.
+    Empty words stand for what was not asked for.  Raises TestbedError with one clear line, also if
+    a trial was not ok; nothing is left running, and what was measured is kept.
     """
-    return run_experiment(Request(profile, out, resume, placements), print_line)
+    request = Request(
+        experiment,
+        out=Path(out) if out else RESULTS,
+        resume=Path(resume) if resume else None,
+        placements=(placement,) if placement else None,
+    )
+    if dry_run:
+        print(plan_text(request))
+    else:
+        require_success(run_experiment(request))
 
 
 def run_experiment(request: Request, print_line: Print = print) -> Conducted:

@@ -84,6 +84,7 @@ def run_trials(
     estimate = _Estimate(waiting)
     try:
         for index, trial in enumerate(waiting):
+            run.require_space()
             begin_s = time.monotonic()
             outcome = _run_one(trial, executor, run)
             _record(trial, outcome, run)

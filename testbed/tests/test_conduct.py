@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from testbed.errors import TestbedError
 from testbed.experiment import conduct, provenance
 from testbed.experiment.executor import Executor
 from testbed.experiment.reproduce import run_experiment
+from testbed.root import ROOT
 
 PROGRAM = """\
 import json, pathlib, sys, time
@@ -59,7 +62,7 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_dry_run_lists_the_plan_and_runs_nothing(experiment: Path, tmp_path: Path) -> None:
-    text = conduct.dry_run(str(experiment))
+    text = conduct.dry_run(conduct.Request(str(experiment)))
     assert "ticking: 4 trials, 0 guest boots" in text
     assert "application/process/w01/ticks/native  (warm-up)" in text
     assert not (tmp_path / "out").exists()
@@ -112,10 +115,64 @@ def test_a_run_is_resumed_where_it_stopped(
     assert len(read_lines(run / "trials.jsonl")) == 2
     # The file may change meanwhile: the run goes on with its own copy.
     experiment.write_text("name: other\n")
+    left = conduct.dry_run(conduct.Request("", resume=run))
+    assert left.startswith("ticking: 2 trials")
+    assert "r03" in left and "w01" not in left
     done = run_experiment(conduct.Request("", resume=run), lambda _: None)
     assert (done.path, done.summary.ran, done.summary.skipped) == (run, 2, 2)
     assert len(read_lines(run / "trials.jsonl")) == 4
     assert json.loads((run / "manifest.json").read_text())["state"] == "finished"
+
+
+KILLED = """\
+import pathlib, sys
+from testbed.experiment import conduct, provenance
+from testbed.experiment.reproduce import run_experiment
+provenance.commit = lambda: provenance.Commit("c" * 40, "")
+run_experiment(conduct.Request(sys.argv[1], out=pathlib.Path(sys.argv[2])), print)
+"""
+
+
+def test_a_kill_loses_at_most_the_trial_in_flight(experiment: Path, tmp_path: Path) -> None:
+    experiment.write_text(experiment.read_text().replace("rounds: 3", "rounds: 6"))
+    out = tmp_path / "out"
+    argv = [sys.executable, "-c", KILLED, str(experiment), str(out)]
+    with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        # It says when a trial is recorded; then the next begins, and is killed at once.
+        seen = next(line for line in process.stderr if "[3/7]" in line)
+        process.kill()
+        process.wait(30)
+    assert ": ok" in seen
+    (run,) = (out / "ticking").iterdir()
+    kept = read_lines(run / "trials.jsonl")
+    assert len(kept) >= 3
+    assert json.loads((run / "manifest.json").read_text())["state"] == "running"
+    with (run / "trials.jsonl").open("a") as sink:
+        sink.write('{"id": "torn')
+    done = run_experiment(conduct.Request("", resume=run), lambda _: None)
+    lines = read_lines(run / "trials.jsonl")
+    assert lines[: len(kept)] == kept
+    assert len({line["id"] for line in lines}) == len(lines) == 7
+    assert (done.summary.ran, done.summary.skipped) == (7 - len(kept), len(kept))
+
+
+def test_a_full_disk_stops_the_run_before_the_next_trial(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from testbed.experiment import record
+
+    real = Executor.run
+
+    def fill(self: Executor, trial: object, files: object) -> object:
+        monkeypatch.setattr(record, "FREE_SPACE_NEEDED_BYTES", 1 << 62)
+        return real(self, trial, files)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Executor, "run", fill)
+    with pytest.raises(TestbedError, match="are free for results in"):
+        run_experiment(conduct.Request(str(experiment), out=tmp_path / "out"), lambda _: None)
+    (run,) = (tmp_path / "out" / "ticking").iterdir()
+    assert len(read_lines(run / "trials.jsonl")) == 1
 
 
 def test_a_run_of_another_machine_is_not_resumed(experiment: Path, tmp_path: Path) -> None:

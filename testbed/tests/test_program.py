@@ -107,3 +107,24 @@ def alive(pid: int, limit_s: float = 5.0) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+@pytest.mark.parametrize("timed_lines", [False, True])
+def test_a_program_that_prints_without_end_does_not_fill_the_disk(
+    tmp_path: Path, timed_lines: bool
+) -> None:
+    code = "import sys\nfor n in range(100000): print(n)\nsys.stdout.flush()"
+    end = run_program(
+        [sys.executable, "-c", code],
+        {"PATH": os.environ["PATH"]},
+        tmp_path,
+        tmp_path / "out",
+        tmp_path / "err",
+        30.0,
+        timed_lines,
+        file_limit_bytes=1000,
+    )
+    assert 900 < (tmp_path / "out").stat().st_size <= 1000
+    # Into a file it fails, as on a full disk; a pipe is read to its end, and the rest dropped.
+    assert (end.status == 0) is timed_lines
+    assert sum(len(text) + 1 for _, text in end.lines) <= 1000

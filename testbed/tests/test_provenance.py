@@ -102,3 +102,27 @@ def test_noisy_trials_are_marked_by_the_written_rule(
     )
     assert list(found.reasons) == expected
     assert found.to_json()["noisy"] is bool(expected)
+
+
+def test_a_throttled_core_makes_a_trial_noisy(tmp_path: Path) -> None:
+    assert noise.throttle_count(tmp_path) is None
+    for core, count in (("cpu0", 3), ("cpu11", 4)):
+        folder = tmp_path / core / "thermal_throttle"
+        folder.mkdir(parents=True)
+        (folder / "core_throttle_count").write_text(f"{count}\n")
+    (tmp_path / "cpufreq").mkdir()
+    assert noise.throttle_count(tmp_path) == 7
+    quiet = {
+        "busy_before_cores": 0.0,
+        "load_before": 1.0,
+        "load_after": 1.0,
+        "before": noise.CpuTimes(0.0, 0.0, 0.0),
+        "after": noise.CpuTimes(10.0, 10.0, 0.0),
+        "own_cpu_s": 10.0,
+        "with_guest": False,
+    }
+    hot = noise.judge(**quiet, throttled=2)  # type: ignore[arg-type]
+    assert hot.reasons == ("cores throttled 2 times",)
+    assert hot.to_json()["throttled"] == 2
+    assert not noise.judge(**quiet, throttled=0).noisy  # type: ignore[arg-type]
+    assert "throttled" in str(noise.RULE["text"])
