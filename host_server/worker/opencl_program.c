@@ -247,6 +247,9 @@ static int reply_binaries(struct wh_request *request, cl_program program, cl_int
         wanted == NULL || known_bytes != count * sizeof(*known) || wanted_bytes != count) {
         return -EBADMSG;
     }
+    if (error == CL_SUCCESS && large && all == NULL) {
+        error = CL_OUT_OF_HOST_MEMORY;
+    }
     if (error == CL_SUCCESS) {
         error = get_binaries(program, count, known, wanted, all, capacity);
     }

@@ -137,12 +137,15 @@ static int read_later(struct wh_request *request, uint16_t opcode, struct wh_cl_
     cl_event event = NULL;
     uint64_t id = wh_take_u64(request);
     void *to = wh_take_staging(request, &size, &token);
-    if (wh_request_failed(request) || to == NULL || size < transfer->size) {
+    if (wh_request_failed(request) || (to != NULL && size < transfer->size)) {
         return -EBADMSG;
     }
     /* A replay adds no event that the application did not ask for: it would be a call more. */
     bool watched = transfer->created != 0 || !wh_cl_requests_stay;
     cl_int error = transfer->error;
+    if (error == CL_SUCCESS && to == NULL) {
+        error = CL_OUT_OF_HOST_MEMORY;
+    }
     if (error == CL_SUCCESS) {
         error = enqueue_read(transfer, to, watched ? &event : NULL);
     }

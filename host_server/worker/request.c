@@ -313,46 +313,56 @@ static struct wh_staging_area **find_staging(struct wh_session *session, uint64_
     return link;
 }
 
-static void *register_staging(struct wh_session *session, uint64_t token, uint64_t size_bytes)
+/* -EINVAL for what no client asks; -ENOMEM beyond what there is for a session. */
+static int register_staging(struct wh_session *session, uint64_t token, uint64_t size_bytes,
+                            void **bytes)
 {
+    int error = 0;
     if (token == 0 || size_bytes > WH_TCP_MESSAGE_BYTES_MAX) {
-        return NULL;
+        return -EINVAL;
     }
     struct wh_staging_area *area = calloc(1, sizeof(*area));
     if (area == NULL) {
-        return NULL;
+        return -ENOMEM;
     }
     area->bytes = calloc(1, size_bytes > 0 ? size_bytes : 1);
     if (area->bytes == NULL) {
         free(area);
-        return NULL;
+        return -ENOMEM;
     }
     area->token = token;
     area->size_bytes = size_bytes;
     area->busy = true;
     pthread_mutex_lock(&session->staging_lock);
-    bool taken = *find_staging(session, token) != NULL;
-    if (!taken) {
+    if (*find_staging(session, token) != NULL) {
+        error = -EINVAL;
+    } else if (size_bytes > WH_STAGING_BYTES_MAX - session->staging_bytes) {
+        error = -ENOMEM;
+    } else {
         area->next = session->staging;
         session->staging = area;
+        session->staging_bytes += size_bytes;
     }
     pthread_mutex_unlock(&session->staging_lock);
-    if (taken) {
+    if (error != 0) {
         free(area->bytes);
         free(area);
-        return NULL;
+        return error;
     }
-    return area->bytes;
+    *bytes = area->bytes;
+    return 0;
 }
 
 int wh_staging_write(struct wh_session *session, uint64_t token, uint64_t total_bytes,
                      uint64_t offset, const void *from, uint64_t size_bytes)
 {
-    int error = -ENOENT;
+    void *bytes = NULL;
     bool made = offset == 0;
-    if (made && register_staging(session, token, total_bytes) == NULL) {
-        return -ENOMEM;
+    int error = made ? register_staging(session, token, total_bytes, &bytes) : 0;
+    if (error != 0) {
+        return error;
     }
+    error = -ENOENT;
     pthread_mutex_lock(&session->staging_lock);
     struct wh_staging_area *area = *find_staging(session, token);
     if (area != NULL && made) {
@@ -380,6 +390,7 @@ static void *take_uploaded(struct wh_session *session, uint64_t token, size_t *s
     struct wh_staging_area *area = *link;
     if (area != NULL && area->uploaded) {
         *link = area->next;
+        session->staging_bytes -= area->size_bytes;
         *size_bytes = area->size_bytes;
         bytes = area->bytes;
         free(area);
@@ -414,9 +425,13 @@ void *wh_take_staging(struct wh_request *request, size_t *size_bytes, uint64_t *
     if (request->failed) {
         return NULL;
     }
-    void *address = location == WH_INLINE ? register_staging(request->session, *token, size)
-                                          : arena_range(request, location, size);
-    request->failed = address == NULL;
+    void *address = NULL;
+    if (location != WH_INLINE) {
+        address = arena_range(request, location, size);
+    } else if (register_staging(request->session, *token, size, &address) == -EINVAL) {
+        request->failed = true;
+    }
+    *token = address != NULL ? *token : 0;
     *size_bytes = address != NULL ? size : 0;
     return address;
 }
@@ -450,6 +465,7 @@ static void change_staging(struct wh_session *session, uint64_t token, bool sett
         area->released = area->released || released;
         if (area->released && !area->busy) {
             *link = area->next;
+            session->staging_bytes -= area->size_bytes;
             over = area;
         }
     }

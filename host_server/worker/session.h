@@ -16,6 +16,9 @@
 #define WH_EXECUTOR_MAX                                                                            \
     256 /* threads of a worker: shared memory needs slots + 1, TCP one per connection */
 #define WH_OUTS_MAX 32 /* output areas of one call */
+/* What a session's staging areas may take together: a client that keeps to cl_kept_bytes_max, which
+ * hears of the end of an area later, gets along with half of it. */
+#define WH_STAGING_BYTES_MAX ((uint64_t)2 << 30)
 #define WH_SCRATCH_BYTES                                                                           \
     16384u /* of a thread, for output areas and copies; larger ones are allocated */
 
@@ -55,6 +58,7 @@ struct wh_session {
     uint32_t turn; /* sequence of the ordered request that may run */
     pthread_mutex_t staging_lock;
     struct wh_staging_area *staging;
+    uint64_t staging_bytes;
 
     /* What only we can know, see notice.h. */
     struct wh_callbacks *callbacks;

@@ -54,7 +54,7 @@ void *wh_take_out(struct wh_request *request, size_t *capacity_bytes);
 void wh_reply_out(struct wh_request *request, size_t written_bytes);
 
 /* An output area that outlives the call (wh_put_staging). Over TCP a host buffer registered under
- * the token. */
+ * the token; NULL, of a request that has not failed, beyond what a session may have of those. */
 void *wh_take_staging(struct wh_request *request, size_t *size_bytes, uint64_t *token);
 
 /* Keeps the host buffer of a token until it is settled (again); false if it is released already.

@@ -52,21 +52,43 @@ static bool answer_uint(const struct wh_cl_query *query, cl_uint value, cl_int *
     return true;
 }
 
-/* References are the server's business when every call is a message. */
-static bool answer_references(const struct wh_cl_query *query, const struct wh_cl_object *object,
-                              cl_int *error)
+/* The real library's count also has what it holds itself, such as commands that are under way. */
+static bool asks_references(const struct wh_cl_query *query)
 {
-    if (!wh_local_answers()) {
+    switch (query->param) {
+    case CL_DEVICE_REFERENCE_COUNT:
+    case CL_CONTEXT_REFERENCE_COUNT:
+    case CL_QUEUE_REFERENCE_COUNT:
+    case CL_MEM_REFERENCE_COUNT:
+    case CL_SAMPLER_REFERENCE_COUNT:
+    case CL_PROGRAM_REFERENCE_COUNT:
+    case CL_KERNEL_REFERENCE_COUNT:
+    case CL_EVENT_REFERENCE_COUNT:
+        return true;
+    default:
         return false;
     }
-    cl_uint references = __atomic_load_n(&object->references, __ATOMIC_RELAXED);
-    if (object->kind == WH_KIND_EVENT) {
-        references -= __atomic_load_n(&object->callbacks, __ATOMIC_RELAXED); /* our own holds */
-    }
-    return answer_uint(query, references, error);
 }
 
-/* A device of a context has no reference more for it. */
+/* The server knows of one reference of the application's, or of all if every call is a message; and
+ * of those of callbacks, which are no one's business. */
+void wh_cl_count_own(const struct wh_cl_query *query)
+{
+    const struct wh_cl_object *object = query->object;
+    cl_uint count;
+    if (!asks_references(query) || query->value == NULL) {
+        return;
+    }
+    memcpy(&count, query->value, sizeof(count));
+    if (wh_local_answers()) {
+        count += __atomic_load_n(&object->own_references, __ATOMIC_RELAXED) - 1;
+    }
+    if (object->kind == WH_KIND_EVENT) {
+        count -= __atomic_load_n(&object->callbacks, __ATOMIC_RELAXED);
+    }
+    memcpy(query->value, &count, sizeof(count));
+}
+
 static bool own_device(const struct wh_cl_query *query, const struct wh_cl_object *object,
                        cl_int *error)
 {
@@ -75,13 +97,6 @@ static bool own_device(const struct wh_cl_query *query, const struct wh_cl_objec
         return answer_pointer(query, wh_cl_platform(), error);
     case CL_DEVICE_PARENT_DEVICE:
         return answer_pointer(query, object->parent, error);
-    case CL_DEVICE_REFERENCE_COUNT:
-        return wh_cl_is_sub_device(object) && wh_local_answers() &&
-               answer_uint(
-                   query,
-                   __atomic_load_n(&object->references, __ATOMIC_RELAXED) -
-                       __atomic_load_n(&object->u.of_device.context_count, __ATOMIC_RELAXED),
-                   error);
     default:
         return false;
     }
@@ -91,8 +106,6 @@ static bool own_context(const struct wh_cl_query *query, const struct wh_cl_obje
                         cl_int *error)
 {
     switch (query->param) {
-    case CL_CONTEXT_REFERENCE_COUNT:
-        return answer_references(query, object, error);
     case CL_CONTEXT_DEVICES:
         *error = wh_cl_answer(query, object->u.of_context.devices,
                               object->u.of_context.device_count * sizeof(void *));
@@ -110,8 +123,6 @@ static bool own_queue(const struct wh_cl_query *query, const struct wh_cl_object
                       cl_int *error)
 {
     switch (query->param) {
-    case CL_QUEUE_REFERENCE_COUNT:
-        return answer_references(query, object, error);
     case CL_QUEUE_CONTEXT:
         return answer_pointer(query, object->context, error);
     case CL_QUEUE_DEVICE:
@@ -126,8 +137,6 @@ static bool own_mem(const struct wh_cl_query *query, const struct wh_cl_object *
 {
     cl_uint maps = 0;
     switch (query->param) {
-    case CL_MEM_REFERENCE_COUNT:
-        return answer_references(query, object, error);
     case CL_MEM_FLAGS:
         *error = wh_cl_answer(query, &object->u.of_mem.flags, sizeof(cl_mem_flags));
         return true;
@@ -149,8 +158,6 @@ static bool own_program(const struct wh_cl_query *query, const struct wh_cl_obje
                         cl_int *error)
 {
     switch (query->param) {
-    case CL_PROGRAM_REFERENCE_COUNT:
-        return answer_references(query, object, error);
     case CL_PROGRAM_CONTEXT:
         return answer_pointer(query, object->context, error);
     case CL_PROGRAM_DEVICES:
@@ -173,8 +180,6 @@ static bool own_kernel(const struct wh_cl_query *query, const struct wh_cl_objec
                        cl_int *error)
 {
     switch (query->param) {
-    case CL_KERNEL_REFERENCE_COUNT:
-        return answer_references(query, object, error);
     case CL_KERNEL_CONTEXT:
         return answer_pointer(query, object->context, error);
     case CL_KERNEL_PROGRAM:
@@ -189,8 +194,6 @@ static bool own_event(const struct wh_cl_query *query, const struct wh_cl_object
 {
     int32_t status = wh_cl_event_status(object);
     switch (query->param) {
-    case CL_EVENT_REFERENCE_COUNT:
-        return answer_references(query, object, error);
     case CL_EVENT_COMMAND_QUEUE:
         return answer_pointer(query, object->u.of_event.user ? NULL : object->parent, error);
     case CL_EVENT_CONTEXT:
@@ -215,8 +218,6 @@ static bool own_sampler(const struct wh_cl_query *query, const struct wh_cl_obje
                         cl_int *error)
 {
     switch (query->param) {
-    case CL_SAMPLER_REFERENCE_COUNT:
-        return answer_references(query, object, error);
     case CL_SAMPLER_CONTEXT:
         return answer_pointer(query, object->context, error);
     default:
@@ -371,7 +372,8 @@ static bool may_keep(const struct wh_cl_query *query)
     /* Depends on the arguments set so far. */
     bool moves =
         query->opcode == WH_OP_clGetKernelWorkGroupInfo && query->param == CL_KERNEL_LOCAL_MEM_SIZE;
-    return wh_local_answers() && query->cache != WH_CL_CACHE_NONE && !moves;
+    return wh_local_answers() && query->cache != WH_CL_CACHE_NONE && !moves &&
+           !asks_references(query);
 }
 
 static cl_int answer_query(const struct wh_cl_query *query)
@@ -393,6 +395,9 @@ static cl_int answer_query(const struct wh_cl_query *query)
     error = ask(query, query->size, query->value, query->size_ret);
     if (error == CL_SUCCESS && !wh_local_answers()) {
         (void)wh_cl_own_answer(query, &error); /* pointers of the application, not of the server */
+    }
+    if (error == CL_SUCCESS) {
+        wh_cl_count_own(query);
     }
     return error;
 }

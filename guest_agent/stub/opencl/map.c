@@ -163,7 +163,7 @@ cl_int CL_API_CALL wh_stub_clEnqueueUnmapMemObject(cl_command_queue command_queu
     }
     /* Nobody has written what nobody has seen. Without anything to write only the command's place
      * remains. */
-    bool unseen = wh_cl_reads_abandon(map->address, map->size);
+    bool unseen = wh_cl_reads_abandon(map->address, map->size, 0);
     map->writes = map->writes && !unseen;
     transfer.size = map->writes ? map->size : 0;
     transfer.from = map->address;

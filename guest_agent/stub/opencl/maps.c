@@ -48,7 +48,7 @@ struct wh_cl_map *wh_cl_map_new(void *address, size_t size, cl_map_flags flags)
 void wh_cl_map_free(struct wh_cl_map *map)
 {
     if (map != NULL && map->own) {
-        (void)wh_cl_reads_abandon(map->address, map->size);
+        (void)wh_cl_reads_abandon(map->address, map->size, 0);
         free(map->address);
     }
     free(map);

@@ -63,6 +63,7 @@ static void make_slab(void)
     platform->dispatch = &wh_cl_dispatch;
     platform->kind = WH_KIND_PLATFORM;
     platform->references = 1;
+    platform->own_references = 1;
     platform->handle = (uint64_t)WH_KIND_PLATFORM << 56 | 1ull << 32;
     /* A child of a fork must not find the lock held by a thread that it does not have. */
     pthread_atfork(lock_slab, unlock_slab, unlock_slab);
@@ -90,6 +91,7 @@ struct wh_cl_object *wh_cl_device(uint64_t handle)
     if (device->kind == 0) {
         device->dispatch = &wh_cl_dispatch;
         device->references = 1;
+        device->own_references = 1;
         device->handle = handle;
         __atomic_store_n(&device->kind, WH_KIND_DEVICE, __ATOMIC_RELEASE);
     }
@@ -177,6 +179,7 @@ struct wh_cl_object *wh_cl_object_new(uint32_t kind)
     object->handle = (uint64_t)kind << 56 | generation << 32 | index;
     object->serial = wh_session_serial();
     object->references = 1;
+    object->own_references = 1;
     __atomic_store_n(&object->kind, kind, __ATOMIC_RELEASE);
     return object;
 }
@@ -238,14 +241,20 @@ void wh_cl_callback_ended(struct wh_cl_object *object)
     pthread_mutex_unlock(&slab_lock);
 }
 
-void wh_cl_hold(struct wh_cl_object *object)
+static void hold_inside(struct wh_cl_object *object)
 {
     __atomic_fetch_add(&object->references, 1, __ATOMIC_RELAXED);
 }
 
+void wh_cl_hold(struct wh_cl_object *object)
+{
+    hold_inside(object);
+    __atomic_fetch_add(&object->own_references, 1, __ATOMIC_RELAXED);
+}
+
 void wh_cl_set_parent(struct wh_cl_object *object, struct wh_cl_object *parent)
 {
-    wh_cl_hold(parent);
+    hold_inside(parent);
     object->parent = parent;
     object->context = parent->kind == WH_KIND_CONTEXT ? parent : parent->context;
 }
@@ -253,6 +262,7 @@ void wh_cl_set_parent(struct wh_cl_object *object, struct wh_cl_object *parent)
 void wh_cl_unhold(struct wh_cl_object *object)
 {
     __atomic_fetch_sub(&object->references, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&object->own_references, 1, __ATOMIC_RELAXED);
 }
 
 static bool drop(struct wh_cl_object *object)
@@ -304,8 +314,7 @@ void wh_cl_hold_devices(const struct wh_cl_object *context)
     for (uint32_t i = 0; i < context->u.of_context.device_count; i++) {
         struct wh_cl_object *device = context->u.of_context.devices[i];
         if (wh_cl_is_sub_device(device)) {
-            wh_cl_hold(device);
-            __atomic_fetch_add(&device->u.of_device.context_count, 1, __ATOMIC_RELAXED);
+            hold_inside(device);
         }
     }
 }
@@ -314,11 +323,8 @@ static void let_go_of_devices(const struct wh_cl_object *context, struct ended *
 {
     for (uint32_t i = 0; i < context->u.of_context.device_count; i++) {
         struct wh_cl_object *device = context->u.of_context.devices[i];
-        if (wh_cl_is_sub_device(device)) {
-            __atomic_fetch_sub(&device->u.of_device.context_count, 1, __ATOMIC_RELAXED);
-            if (drop(device)) {
-                end_with_parents(device, ended);
-            }
+        if (wh_cl_is_sub_device(device) && drop(device)) {
+            end_with_parents(device, ended);
         }
     }
 }
@@ -411,13 +417,16 @@ cl_int wh_cl_release(void *pointer, uint32_t kind, uint16_t opcode)
     }
     if (kind == WH_KIND_QUEUE && __atomic_load_n(&object->references, __ATOMIC_ACQUIRE) == 1 &&
         wh_cl_reads_pending(object->handle)) {
-        (void)wh_cl_finish(object); /* its reads must reach the application before it goes */
+        wh_cl_reads_go_on(object->handle); /* nobody can finish it any more */
     }
     struct ended ended = {.count = 0};
     bool counted = kind != WH_KIND_DEVICE || wh_cl_is_sub_device(object);
     bool ordered = object->called && !wh_local_answers();
     if (ordered) {
         pthread_mutex_lock(&release_lock);
+    }
+    if (counted) {
+        __atomic_fetch_sub(&object->own_references, 1, __ATOMIC_RELAXED);
     }
     if (counted && drop(object)) {
         end_with_parents(object, &ended);

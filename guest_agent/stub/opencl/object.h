@@ -44,6 +44,7 @@ struct wh_cl_object {
     uint32_t serial; /* session it belongs to */
     uint32_t kind;   /* 0: the cell is free */
     uint32_t references;
+    uint32_t own_references;      /* among them: the application's, and those of its callbacks */
     uint32_t callbacks;           /* registered and not run yet; an event is held by each */
     bool called;                  /* has had a callback */
     bool ended;                   /* but the cell is kept for callbacks */
@@ -51,10 +52,6 @@ struct wh_cl_object {
     struct wh_cl_object *context; /* held through the parents */
     struct wh_cl_info *infos;     /* answers that cannot change */
     union {
-        struct {
-            uint32_t
-                context_count; /* contexts that hold it; their references are no one's business */
-        } of_device;
         struct {
             cl_context_properties *properties; /* with the terminating 0 */
             size_t properties_bytes;
@@ -152,6 +149,7 @@ static inline bool wh_cl_is_sub_device(const struct wh_cl_object *object)
 /* A context holds its devices. */
 void wh_cl_hold_devices(const struct wh_cl_object *context);
 
+/* One reference more that the application, or a callback of its, gives back by a release. */
 void wh_cl_hold(struct wh_cl_object *object);
 
 /* Takes back a hold that was not the last one. */
@@ -236,6 +234,8 @@ cl_int wh_cl_answer(const struct wh_cl_query *query, const void *bytes, size_t s
 
 /* The room for an answer of at most this size: what can cross at once. */
 size_t wh_cl_answer_room(size_t size);
+/* Ends a question for a reference count, if it is one: adds what the server does not know. */
+void wh_cl_count_own(const struct wh_cl_query *query);
 bool wh_cl_own_answer(const struct wh_cl_query *query, cl_int *error);
 void wh_cl_info_free(struct wh_cl_object *object);
 
@@ -293,6 +293,10 @@ void wh_cl_take_reads(struct wh_call *call,
                       struct wh_cl_reads *reads); /* after the call's own outs */
 bool wh_cl_reads_pending(uint64_t queue);         /* 0: of any queue */
 
+/* Lets the reads of a queue reach the application though it calls nothing any more that shows them
+ * complete. */
+void wh_cl_reads_go_on(uint64_t queue);
+
 /* Where to go on asking after this message; 0: all were asked about. */
 static inline uint64_t wh_cl_reads_next(const struct wh_cl_reads *reads)
 {
@@ -334,7 +338,7 @@ void wh_cl_rows_copy(const struct wh_cl_rows *rows, uint8_t *packed, bool pack);
 
 /* A read of size_bytes to the application's memory; it is pending once added, after its request was
  * published. */
-struct wh_cl_read;
+struct wh_cl_read; /* new: NULL without memory, or if the server is to keep too much */
 struct wh_cl_read *wh_cl_read_new(void *to, size_t size_bytes, uint64_t queue);
 struct wh_cl_read *wh_cl_read_new_rows(const struct wh_cl_rows *rows, size_t size_bytes,
                                        uint64_t queue);
@@ -363,8 +367,10 @@ size_t wh_cl_source_begin(struct wh_cl_source *source, const void *memory, size_
                           uint64_t queue, bool waits);
 void wh_cl_source_end(struct wh_cl_source *source); /* after the write was published */
 
-/* Lets go of memory that pending reads would fill; false if there are none. */
-bool wh_cl_reads_abandon(const void *memory, size_t size_bytes);
+/* Lets go of memory that pending reads would fill; false if there are none. since: only of reads
+ * begun after wh_cl_reads_mark gave it, 0 for all. */
+bool wh_cl_reads_abandon(const void *memory, size_t size_bytes, uint64_t since);
+uint64_t wh_cl_reads_mark(void);
 
 /* Waits for live events; an API error (wait.c). */
 cl_int wh_cl_wait(cl_uint count, const cl_event *events);

@@ -14,9 +14,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "service.h"
 #include "wh_opencl_kinds.h"
 
 #define AWAIT_PAUSE_NS 1000000
+#define TAKE_PAUSE_NS 50000000
+#define ROOM_PATIENCE_MS 2000u
 #define CARRIED_MAX 8u /* areas that one reply carries over TCP, beside the call's own */
 
 struct wh_cl_read {
@@ -28,15 +31,18 @@ struct wh_cl_read {
     uint8_t *packed;        /* a rectangle's bytes on their way to its rows */
     struct wh_cl_rows rows; /* without packed: one */
     size_t size_bytes;
+    size_t kept_bytes; /* by the server outside the arena */
     uint32_t serial;
     uint32_t borrowers; /* writes from its staging area that are about to be published */
     bool lent;          /* there were some: the server says when the area is free */
+    bool goes_on;       /* by itself: wh_cl_reads_go_on */
 };
 
 static struct wh_cl_read *pending;
 static struct wh_cl_read *copied; /* the server is to be told */
 static uint32_t pending_count;
 static uint64_t last_id;
+static bool taking; /* a thread of ours takes reads that go on by themselves */
 static pthread_mutex_t pending_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void lock_pending(void)
@@ -49,14 +55,54 @@ static void unlock_pending(void)
     pthread_mutex_unlock(&pending_lock);
 }
 
+static void unlock_in_child(void)
+{
+    taking = false; /* the thread is the parent's */
+    unlock_pending();
+}
+
 __attribute__((constructor)) static void protect_fork(void)
 {
-    pthread_atfork(lock_pending, unlock_pending, unlock_pending);
+    pthread_atfork(lock_pending, unlock_pending, unlock_in_child);
+}
+
+/* What the server keeps of the reads in a list, outside the arena. The lock is held. */
+static size_t kept_bytes(const struct wh_cl_read *read, uint32_t serial)
+{
+    size_t bytes = 0;
+    for (; read != NULL; read = read->next) {
+        bytes += read->serial == serial ? read->kept_bytes : 0;
+    }
+    return bytes;
+}
+
+static bool may_keep(size_t size_bytes)
+{
+    uint32_t serial = wh_session_serial();
+    pthread_mutex_lock(&pending_lock);
+    size_t bytes = kept_bytes(pending, serial) + kept_bytes(copied, serial);
+    pthread_mutex_unlock(&pending_lock);
+    return size_bytes <= WH_CL_KEPT_BYTES_MAX && bytes <= WH_CL_KEPT_BYTES_MAX - size_bytes;
+}
+
+/* Reads that are merely slow make room in time; those that the application holds back do not. */
+static bool await_room(size_t size_bytes)
+{
+    const struct timespec pause = {.tv_nsec = AWAIT_PAUSE_NS};
+    uint32_t looks = 0;
+    while (!may_keep(size_bytes)) {
+        if (looks++ == ROOM_PATIENCE_MS) {
+            return false;
+        }
+        wh_cl_ask_reads(0);
+        nanosleep(&pause, NULL);
+    }
+    return true;
 }
 
 struct wh_cl_read *wh_cl_read_new(void *to, size_t size_bytes, uint64_t queue)
 {
-    struct wh_cl_read *read = calloc(1, sizeof(*read));
+    struct wh_cl_read *read = await_room(size_bytes) ? calloc(1, sizeof(*read)) : NULL;
     if (read != NULL) {
         read->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
         read->queue = queue;
@@ -98,6 +144,7 @@ void wh_cl_read_put(struct wh_call *call, struct wh_cl_read *read)
 {
     wh_put_u64(call, read->id);
     (void)wh_put_staging(call, &read->staging, read->size_bytes); /* a failure sticks to the call */
+    read->kept_bytes = read->staging.token != 0 ? read->size_bytes : 0;
 }
 
 void wh_cl_read_add(struct wh_cl_read *read)
@@ -224,7 +271,12 @@ void wh_cl_source_end(struct wh_cl_source *source)
     }
 }
 
-bool wh_cl_reads_abandon(const void *memory, size_t size_bytes)
+uint64_t wh_cl_reads_mark(void)
+{
+    return __atomic_load_n(&last_id, __ATOMIC_RELAXED);
+}
+
+bool wh_cl_reads_abandon(const void *memory, size_t size_bytes, uint64_t since)
 {
     bool found = false;
     if (__atomic_load_n(&pending_count, __ATOMIC_ACQUIRE) == 0) {
@@ -232,7 +284,7 @@ bool wh_cl_reads_abandon(const void *memory, size_t size_bytes)
     }
     pthread_mutex_lock(&pending_lock);
     for (struct wh_cl_read *read = pending; read != NULL; read = read->next) {
-        if (fills(read, memory, size_bytes)) {
+        if (read->id > since && fills(read, memory, size_bytes)) {
             read->to = NULL;
             found = true;
         }
@@ -253,6 +305,46 @@ bool wh_cl_reads_pending(uint64_t queue)
     }
     pthread_mutex_unlock(&pending_lock);
     return found;
+}
+
+/* Ends when there is no such read any more. */
+static void take_what_goes_on(void)
+{
+    struct timespec pause = {.tv_nsec = AWAIT_PAUSE_NS};
+    for (bool found = true; found;) {
+        nanosleep(&pause, NULL);
+        pause.tv_nsec = pause.tv_nsec < TAKE_PAUSE_NS ? pause.tv_nsec * 2 : TAKE_PAUSE_NS;
+        wh_cl_ask_reads(0);
+        uint32_t serial = wh_session_serial();
+        pthread_mutex_lock(&pending_lock);
+        const struct wh_cl_read *read = pending;
+        while (read != NULL && (!read->goes_on || read->serial != serial)) {
+            read = read->next;
+        }
+        found = read != NULL;
+        taking = found;
+        pthread_mutex_unlock(&pending_lock);
+    }
+}
+
+void wh_cl_reads_go_on(uint64_t queue)
+{
+    bool start = false;
+    wh_cl_ask_reads(0);
+    pthread_mutex_lock(&pending_lock);
+    for (struct wh_cl_read *read = pending; read != NULL; read = read->next) {
+        if (read->queue == queue) {
+            read->goes_on = true;
+            start = !taking;
+        }
+    }
+    taking = taking || start;
+    pthread_mutex_unlock(&pending_lock);
+    if (start && wh_service_start("wh-reads", take_what_goes_on) != 0) {
+        pthread_mutex_lock(&pending_lock);
+        taking = false; /* they come with the next call that shows anything complete */
+        pthread_mutex_unlock(&pending_lock);
+    }
 }
 
 /* Tells the server which reads it can forget. */

@@ -277,16 +277,12 @@ static size_t slice_pitch_of(const struct rectangle *host, size_t row_pitch, siz
     return slice_pitch != 0 ? slice_pitch : row * host->region[1];
 }
 
-/* Whether a write that does not block has a source that pending reads bring, at least in part. */
-static bool is_from_reads(const struct wh_cl_transfer *transfer, const struct rectangle *host)
+/* Bytes from the application's pointer to the rectangle's end. */
+static size_t end_of(const struct rectangle *host)
 {
-    if (transfer->from == NULL || transfer->blocking != CL_FALSE || wh_cl_nothing(host->region)) {
-        return false;
-    }
-    size_t offset =
-        host->origin[0] + host->origin[1] * host->row_pitch + host->origin[2] * host->slice_pitch;
-    return wh_cl_read_into((const uint8_t *)transfer->from + offset,
-                           wh_cl_extent(host->region, host->row_pitch, host->slice_pitch));
+    return host->origin[0] + host->origin[1] * host->row_pitch +
+           host->origin[2] * host->slice_pitch +
+           wh_cl_extent(host->region, host->row_pitch, host->slice_pitch);
 }
 
 static cl_int move_rectangle(const struct wh_cl_transfer *transfer, const size_t *buffer_origin,
@@ -297,13 +293,15 @@ static cl_int move_rectangle(const struct wh_cl_transfer *transfer, const size_t
     struct piece piece;
     size_t at[3] = {0, 0, 0};
     size_t limit = wh_cl_piece_limit(transfer);
-    bool from_reads = is_from_reads(transfer, host);
+    bool from_reads = transfer->from != NULL && transfer->blocking == CL_FALSE &&
+                      wh_cl_read_into(transfer->from, end_of(host));
     if (limit == 0) {
         return WH_CL_LOST;
     }
-    if (from_reads && limit > host->region[0]) {
+    if (from_reads && !wh_cl_nothing(host->region) && limit > host->region[0]) {
         limit = host->region[0];
     }
+    uint64_t mark = wh_cl_reads_mark();
     wh_cl_pieces_begin(&pieces, transfer, event);
     do {
         bool first = at[0] == 0 && at[1] == 0 && at[2] == 0;
@@ -324,6 +322,7 @@ static cl_int move_rectangle(const struct wh_cl_transfer *transfer, const size_t
         wh_cl_source_end(&source);
         error = wh_cl_piece_end(&pieces, error);
         if (error != CL_SUCCESS) {
+            (void)wh_cl_reads_abandon(transfer->to, end_of(host), mark);
             return error;
         }
     } while (at[2] < host->region[2]);
@@ -348,10 +347,7 @@ static cl_int transfer_rectangle(struct wh_cl_transfer *transfer, const size_t *
         return error;
     }
     struct wh_cl_object *created = NULL;
-    size_t extent_bytes = host->origin[0] + host->origin[1] * host->row_pitch +
-                          host->origin[2] * host->slice_pitch +
-                          wh_cl_extent(host->region, host->row_pitch, host->slice_pitch);
-    error = wh_cl_transfer_begin(transfer, extent_bytes, command, event != NULL, &created);
+    error = wh_cl_transfer_begin(transfer, end_of(host), command, event != NULL, &created);
     if (error == CL_SUCCESS) {
         error = move_rectangle(transfer, buffer_origin, host, row_pitch, slice_pitch, created);
     }

@@ -235,6 +235,7 @@ static cl_int move(const struct wh_cl_transfer *transfer, struct wh_cl_object *e
     if (limit == 0) {
         return WH_CL_LOST;
     }
+    uint64_t mark = wh_cl_reads_mark();
     wh_cl_pieces_begin(&pieces, transfer, event);
     do {
         size_t left = transfer->size - done;
@@ -260,6 +261,7 @@ static cl_int move(const struct wh_cl_transfer *transfer, struct wh_cl_object *e
         }
         error = wh_cl_piece_end(&pieces, error == WH_CL_NO_ROOM ? CL_OUT_OF_HOST_MEMORY : error);
         if (error != CL_SUCCESS) {
+            (void)wh_cl_reads_abandon(transfer->to, done, mark);
             return error;
         }
         done += piece;

@@ -226,16 +226,6 @@ cl_int wh_cl_event_ask(const struct wh_cl_object *event, cl_int *status)
     return ask_event(&query, &next);
 }
 
-/* Each callback that has not run yet has a reference on the server that is not the application's.
- */
-static void leave_out_callbacks(const struct wh_cl_query *query, const struct wh_cl_object *event)
-{
-    if (query->param == CL_EVENT_REFERENCE_COUNT && query->value != NULL) {
-        cl_uint *count = query->value;
-        *count -= __atomic_load_n(&event->callbacks, __ATOMIC_RELAXED);
-    }
-}
-
 cl_int CL_API_CALL wh_stub_clGetEventInfo(cl_event event, cl_event_info param_name,
                                           size_t param_value_size, void *param_value,
                                           size_t *param_value_size_ret)
@@ -269,7 +259,9 @@ cl_int CL_API_CALL wh_stub_clGetEventInfo(cl_event event, cl_event_info param_na
     }
     if (error == CL_SUCCESS && !wh_local_answers()) {
         (void)wh_cl_own_answer(&query, &error); /* what the server must not know */
-        leave_out_callbacks(&query, object);
+    }
+    if (error == CL_SUCCESS) {
+        wh_cl_count_own(&query);
     }
     return error;
 }

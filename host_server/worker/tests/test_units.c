@@ -152,6 +152,29 @@ static void test_staging(void)
     wh_staging_settled(&session, 77);
     wh_staging_done(&session, 77);
     CHECK(wh_staging_read(&session, 77, 0, &last, 1) == -ENOENT);
+
+    /* A client that asks for more and more is refused, and may go on. */
+    struct wh_session greedy = {.staging_lock = PTHREAD_MUTEX_INITIALIZER};
+    for (uint64_t token = 1; token <= WH_STAGING_BYTES_MAX / WH_TCP_MESSAGE_BYTES_MAX + 1;
+         token++) {
+        const uint64_t large[] = {WH_TCP_MESSAGE_BYTES_MAX, WH_INLINE, token};
+        bool fits = token * WH_TCP_MESSAGE_BYTES_MAX <= WH_STAGING_BYTES_MAX;
+        uint64_t taken = 0;
+        request = request_of(large, sizeof(large));
+        request.session = &greedy;
+        CHECK((wh_take_staging(&request, &size_bytes, &taken) != NULL) == fits);
+        CHECK(!wh_request_failed(&request) && taken == (fits ? token : 0));
+    }
+    wh_staging_settled(&greedy, 1);
+    wh_staging_done(&greedy, 1);
+    request = request_of(words, sizeof(words));
+    request.session = &greedy;
+    CHECK(wh_take_staging(&request, &size_bytes, &token) != NULL);
+    for (uint64_t left = 2; left <= 77; left++) {
+        wh_staging_settled(&greedy, left);
+        wh_staging_done(&greedy, left);
+    }
+    CHECK(greedy.staging == NULL && greedy.staging_bytes == 0);
 }
 
 static void test_async_errors(void)

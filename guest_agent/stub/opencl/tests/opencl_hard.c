@@ -952,6 +952,52 @@ static void gated_queue_released(void)
     OK(clReleaseEvent(never));
 }
 
+/* Nobody can ask a queue that is gone, and no event says it: the data comes all the same. */
+static void gated_read_of_no_queue(void)
+{
+    static int value;
+    cl_mem buffer = buffer_of(64);
+    cl_command_queue own = new_queue(0);
+    cl_event never = gate();
+    launch(queue, "put", buffer, 23, 4, 0, NULL, NULL);
+    OK(clFinish(queue));
+    OK(clEnqueueReadBuffer(own, buffer, CL_FALSE, 0, 4, &value, 1, &never, NULL));
+    OK(clReleaseCommandQueue(own));
+    EXPECT(__atomic_load_n(&value, __ATOMIC_ACQUIRE), 0);
+    OK(clSetUserEventStatus(never, CL_COMPLETE));
+    for (int i = 0; i < 20000 && __atomic_load_n(&value, __ATOMIC_ACQUIRE) == 0; i++) {
+        usleep(1000);
+    }
+    EXPECT(value, 23);
+    OK(clReleaseEvent(never));
+    OK(clReleaseMemObject(buffer));
+}
+
+/* Forwarded alone: where client and server share no memory, the server keeps what reads bring until
+ * they may be complete. That has a limit, which reads that are merely slow never meet. */
+static void too_many_gated_reads(void)
+{
+    enum { FIT = 4 };
+    const size_t size = 256 * MIB;
+    cl_mem buffer = buffer_of(size);
+    uint8_t *bytes = malloc(size);
+    cl_event never = gate();
+    cl_event event;
+    for (int i = 0; i < FIT; i++) {
+        OK(clEnqueueReadBuffer(queue, buffer, CL_FALSE, 0, size, bytes, 1, &never, NULL));
+    }
+    EXPECT(clEnqueueReadBuffer(queue, buffer, CL_FALSE, 0, size, bytes, 1, &never, NULL),
+           CL_OUT_OF_HOST_MEMORY);
+    OK(clSetUserEventStatus(never, -1)); /* they bring nothing, which takes no memory */
+    OK(clFinish(queue));
+    OK(clEnqueueReadBuffer(queue, buffer, CL_FALSE, 0, size, bytes, 0, NULL, &event));
+    OK(clWaitForEvents(1, &event));
+    OK(clReleaseEvent(event));
+    OK(clReleaseEvent(never));
+    OK(clReleaseMemObject(buffer));
+    free(bytes);
+}
+
 static void host_pointer(void)
 {
     enum { N = 1024 };
@@ -1158,6 +1204,8 @@ int main(int argc, char **argv)
         S(two_contexts),
         S(queue_released_first),
         S(gated_queue_released),
+        S(gated_read_of_no_queue),
+        {"too_many_gated_reads", too_many_gated_reads, true},
         S(host_pointer),
         S(fork_sees_maps),
         S(long_kernel_async_read),

@@ -48,6 +48,12 @@ def test_scenarios(client: Path, chosen: System, tmp_path: Path) -> None:
     _check(client, chosen, tmp_path)
 
 
+def test_reads_held_back_have_a_limit(client: Path, tmp_path: Path) -> None:
+    name = "too_many_gated_reads"
+    with serving(PRESETS["tcp-sync"], tmp_path) as environment:
+        expect_ok(run_client([client, name], environment), [name])
+
+
 def test_scenarios_under_sanitizers(tmp_path: Path) -> None:
     """Leaks are not looked for: objects in use at exit are no leak."""
     client = compile_client(tmp_path, NAME, *SANITIZERS)

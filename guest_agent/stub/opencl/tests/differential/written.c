@@ -335,6 +335,65 @@ static void foreign_argument(struct setting *s, struct outcome *o)
     clReleaseKernel(kernel);
 }
 
+static void say_references(struct outcome *o, const char *when, cl_context context,
+                           cl_command_queue queue, cl_mem mem, cl_kernel kernel, cl_event event)
+{
+    cl_uint counts[5] = {0};
+    clGetContextInfo(context, CL_CONTEXT_REFERENCE_COUNT, sizeof(cl_uint), &counts[0], NULL);
+    clGetCommandQueueInfo(queue, CL_QUEUE_REFERENCE_COUNT, sizeof(cl_uint), &counts[1], NULL);
+    clGetMemObjectInfo(mem, CL_MEM_REFERENCE_COUNT, sizeof(cl_uint), &counts[2], NULL);
+    clGetKernelInfo(kernel, CL_KERNEL_REFERENCE_COUNT, sizeof(cl_uint), &counts[3], NULL);
+    clGetEventInfo(event, CL_EVENT_REFERENCE_COUNT, sizeof(cl_uint), &counts[4], NULL);
+    say(o, " %s=%u,%u,%u,%u,%u", when, counts[0], counts[1], counts[2], counts[3], counts[4]);
+}
+
+/* While commands wait, a library counts its own references, too. */
+static void references(struct setting *s, struct outcome *o)
+{
+    const size_t global = 16;
+    const int value = 1;
+    static uint8_t bytes[DATA_BYTES];
+    cl_context context = fresh_context(s);
+    cl_command_queue queue = clCreateCommandQueueWithProperties(context, s->device, NULL, NULL);
+    cl_mem mem = clCreateBuffer(context, 0, DATA_BYTES, NULL, NULL);
+    cl_event gate = clCreateUserEvent(context, NULL);
+    cl_event event = NULL;
+    cl_program program = clCreateProgramWithSource(
+        context, 1,
+        (const char *[]){"kernel void put(global int *to, int v) { to[get_global_id(0)] = v; }"},
+        NULL, NULL);
+    clBuildProgram(program, 0, NULL, NULL, NULL, NULL);
+    cl_kernel kernel = clCreateKernel(program, "put", NULL);
+    clSetKernelArg(kernel, 0, sizeof(mem), &mem);
+    clSetKernelArg(kernel, 1, sizeof(value), &value);
+    say_references(o, "idle", context, queue, mem, kernel, gate);
+    clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &global, NULL, 1, &gate, &event);
+    say_references(o, "waiting", context, queue, mem, kernel, event);
+    clEnqueueReadBuffer(queue, mem, CL_FALSE, 0, DATA_BYTES, bytes, 0, NULL, NULL);
+    say_references(o, "reading", context, queue, mem, kernel, event);
+    clRetainContext(context);
+    clRetainCommandQueue(queue);
+    clRetainMemObject(mem);
+    clRetainKernel(kernel);
+    clRetainEvent(event);
+    say_references(o, "retained", context, queue, mem, kernel, event);
+    clReleaseContext(context);
+    clReleaseCommandQueue(queue);
+    clReleaseMemObject(mem);
+    clReleaseKernel(kernel);
+    clReleaseEvent(event);
+    say_references(o, "released", context, queue, mem, kernel, event);
+    say_call(o, "set", clSetUserEventStatus(gate, CL_COMPLETE));
+    say_call(o, "finish", clFinish(queue));
+    clReleaseEvent(event);
+    clReleaseEvent(gate);
+    clReleaseKernel(kernel);
+    clReleaseProgram(program);
+    clReleaseMemObject(mem);
+    clReleaseCommandQueue(queue);
+    clReleaseContext(context);
+}
+
 static void cloned(struct setting *s, struct outcome *o)
 {
     const size_t global = 16;
@@ -456,6 +515,7 @@ static const struct written lifetimes[] = {
     {"released early", released_early},
     {"argument released", argument_released},
     {"argument of another context", foreign_argument},
+    {"references", references},
     {"cloned", cloned},
     {"parents first", parents_first},
 };
