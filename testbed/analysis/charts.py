@@ -188,7 +188,7 @@ def _processor(comparisons: Sequence[Comparison]) -> Chart | None:
         "processor_time",
         "Processor time of a whole trial, by process",
         "bars: mean over trials from each process's start to its end, user time below, kernel time"
-        " (lighter) above it; in a guest the client's is part of the VM's",
+        " (lighter) above it; what runs in a guest is part of its VM's",
         panels,
         shown,
     )
@@ -233,7 +233,7 @@ def _batches(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
     shown: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
         group = comparison.group
-        facts = run.manifest.get("workloads", {}).get(group.workload, {})
+        facts = run.workload(group.workload)
         name, batch = facts.get("name"), facts.get("batch")
         if not isinstance(name, str) or not isinstance(batch, int) or batch < 1:
             continue
@@ -267,15 +267,16 @@ def _batches(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
 def processor_parts(row: Row) -> dict[str, tuple[float, float]]:
     """User and kernel seconds on the host by process.
 
-    A client in a guest runs inside the VM: its time is there.
+    What runs inside a VM has its time there: a client in a guest, the server in a second one.
     """
     found = {}
     for name, (user, kernel) in PROCESSOR.items():
         values = row.means.get(user), row.means.get(kernel)
         if any(value is not None for value in values):
             found[name] = (values[0] or 0.0, values[1] or 0.0)
-    if "VM" in found:
-        found.pop("client", None)
+    inside = {"VM": ("client",), "server VM": ("worker", "supervisor")}
+    for name in [name for machine in inside if machine in found for name in inside[machine]]:
+        found.pop(name, None)
     return found
 
 

@@ -38,7 +38,7 @@ GUEST = (
     ("guest", "memory_kib"),
 )
 #: What a workload of one name must have in common.
-WORKLOAD = ("name", "data_sha256", "batch", "steps", "warmup_steps", "packages")
+WORKLOAD = ("name", "mode", "data_sha256", "batch", "steps", "warmup_steps", "packages")
 
 #: What may differ, and is shown: it is what the two runs are compared for.
 SUBJECT = (

@@ -85,13 +85,16 @@ def step_durations_ms(events: Iterable[Event], warmup_steps: int) -> tuple[float
     return tuple(1e-6 * (end - begin) for begin, end in pairwise(ends))
 
 
-def own_cpu_s(events: Iterable[Event]) -> float:
+def own_cpu_s(events: Sequence[Event]) -> float:
     """Processor seconds of the host that everything belonging to the trial used."""
+    serving = any(event.get("what") == "server-vm" for event in of_source(events, "host"))
     total = 0.0
     for event in events:
-        # A client in a guest used the VM's processor time, which is counted already.
-        in_guest = event.get("source") == "client" and event.get("where") == "guest"
-        if event.get("source") in ("client", "worker", "host") and not in_guest:
+        source, what = event.get("source"), event.get("what")
+        # What ran in a guest used its VM's processor time, which is counted already.
+        in_client_guest = source == "client" and event.get("where") == "guest"
+        in_server_guest = serving and (source == "worker" or what == "supervisor")
+        if source in ("client", "worker", "host") and not in_client_guest and not in_server_guest:
             total += _number(event, "user_s") + _number(event, "system_s")
     return total
 

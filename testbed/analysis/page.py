@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from testbed.analysis.false_alarms import false_alarms
 from testbed.analysis.false_alarms import table as alarms_table
 from testbed.analysis.figures import Drawn
 from testbed.analysis.findings import findings
-from testbed.analysis.published import beside, load_published, missing
+from testbed.analysis.published import beside, has_counterpart, load_published, missing
 from testbed.analysis.samples import Run, Sample
-from testbed.analysis.tables import Comparison, notes_of, tables_of
+from testbed.analysis.tables import MISSING, Comparison, notes_of, tables_of
 
 TEMPLATE = Path(__file__).with_name("page.html")
 LOG_FILES_LIMIT = 20
@@ -39,7 +39,7 @@ def page(
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     publication = load_published()
-    found = beside(publication, comparisons, entries)
+    found = beside(publication, run, comparisons, entries)
     samples = [sample for group in run.groups for sample in group.samples]
     alarms = false_alarms(run)
     text: str = template.render(
@@ -47,9 +47,11 @@ def page(
         doc=run.experiment.get("doc", ""),
         started=run.manifest.get("started_utc", ""),
         facts=_facts(run),
+        workloads=_workloads(run),
         findings=findings(run, comparisons, entries),
         publication=publication,
         beside=found,
+        tested=has_counterpart(publication, run),
         missing=missing(publication, found),
         figures=[_figure(run.path, figure) for figure in figures],
         table_files=[str(file.relative_to(run.path)) for file in table_files],
@@ -98,6 +100,31 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     ]
 
 
+def _workloads(run: Run) -> list[list[str]]:
+    """Every workload of the run: what it does, on which data."""
+    rows = []
+    for label in dict.fromkeys(group.workload for group in run.groups):
+        facts = run.workload(label)
+        data = facts.get("data")
+        recording = facts.get("recording")
+        rows.append(
+            [
+                label,
+                _known(facts.get("mode")),
+                _known(data.get("text") if isinstance(data, Mapping) else None),
+                _known(facts.get("batch")),
+                _known(facts.get("steps")),
+                _known(facts.get("warmup_steps")),
+                _known(recording.get("calls") if isinstance(recording, Mapping) else None),
+            ]
+        )
+    return rows
+
+
+def _known(value: object) -> str:
+    return MISSING if value is None else str(value)
+
+
 def _figure(run: Path, figure: Drawn) -> dict[str, Any]:
     data = next(file for file in figure.files if file.suffix == ".csv")
     return {
@@ -113,9 +140,7 @@ def _figure(run: Path, figure: Drawn) -> dict[str, Any]:
 
 
 def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else _known(value)
 
 
 def _data_url(kind: str, content: bytes) -> str:

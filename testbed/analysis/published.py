@@ -15,6 +15,7 @@ from testbed.analysis.breakdown import (
     extra_share,
     select,
 )
+from testbed.analysis.samples import Run
 from testbed.analysis.statistics import paired_ratio
 from testbed.analysis.tables import Comparison, Row, interval_text, speeds_of
 
@@ -91,15 +92,23 @@ def load_published(path: Path = FILE) -> Publication:
 
 
 def beside(
-    publication: Publication, comparisons: Sequence[Comparison], entries: Sequence[Entry]
+    publication: Publication,
+    run: Run,
+    comparisons: Sequence[Comparison],
+    entries: Sequence[Entry],
 ) -> tuple[Beside, ...]:
     """Every published figure that the run has a counterpart of, once for each place that has it."""
     found = []
-    has_test = any(c.group.workload == publication.counterpart for c in comparisons)
+    tested = has_counterpart(publication, run)
     for figure in publication.figures:
         for comparison in comparisons:
             group = comparison.group
-            if has_test and figure.id != "A1" and group.workload != publication.counterpart:
+            facts = run.workload(group.workload)
+            if figure.id == "A1":
+                fits = facts.get("mode") != "inference"
+            else:
+                fits = not tested or facts.get("name", group.workload) == publication.counterpart
+            if not fits:
                 continue
             ours = _MEASURES[figure.ours](comparison, entries)
             if ours:
@@ -108,6 +117,12 @@ def beside(
                     Beside(figure.id, figure.what, figure.figure, source, group.title, ours)
                 )
     return tuple(found)
+
+
+def has_counterpart(publication: Publication, run: Run) -> bool:
+    """Whether the run has the test that A2 to A5 were published for."""
+    names = (run.workload(group.workload).get("name", group.workload) for group in run.groups)
+    return publication.counterpart in names
 
 
 def missing(publication: Publication, found: Sequence[Beside]) -> tuple[str, ...]:
@@ -206,10 +221,10 @@ def _notified(system: str) -> Measure:
 _MEASURES: Mapping[str, Measure] = {
     "speedup": _speedup,
     "use-native": _use("native", ("client",)),
-    "use-tcp-backend": _use(GVIRTUS, ("worker",)),
-    # In a guest, what the host spent on the frontend is the VM's.
+    # What the host spent on a side that runs in a guest is the VM's.
+    "use-tcp-backend": _use(GVIRTUS, ("server-vm", "worker")),
     "use-tcp-frontend": _use(GVIRTUS, ("vm", "client")),
-    "use-wormhole-backend": _use(WORMHOLE, ("worker",)),
+    "use-wormhole-backend": _use(WORMHOLE, ("server-vm", "worker")),
     "use-wormhole-frontend": _use(WORMHOLE, ("vm", "client")),
     "extra-wormhole": _extra(WORMHOLE),
     "extra-tcp": _extra(GVIRTUS),

@@ -98,7 +98,8 @@ def run_report(path: Path, as_json: bool) -> None:
             "page": str(path / PAGE),
             "findings": [*found.main, *found.further],
             "published": [
-                asdict(item) for item in beside(load_published(), done.comparisons, entries)
+                asdict(item)
+                for item in beside(load_published(), done.run, done.comparisons, entries)
             ],
         }
         print(json.dumps(together, indent=2, ensure_ascii=False))

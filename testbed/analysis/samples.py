@@ -90,6 +90,12 @@ class Run:
         value = self.manifest.get("experiment")
         return value if isinstance(value, Mapping) else {}
 
+    def workload(self, label: str) -> Mapping[str, Any]:
+        """What the manifest says of a workload; empty if nothing."""
+        workloads = self.manifest.get("workloads")
+        value = workloads.get(label) if isinstance(workloads, Mapping) else None
+        return value if isinstance(value, Mapping) else {}
+
     @property
     def baseline(self) -> str:
         return str(self.experiment.get("baseline", ""))

@@ -77,6 +77,7 @@ PROCESSOR = {
     "worker": ("worker_user_s", "worker_system_s"),
     "supervisor": ("supervisor_user_s", "supervisor_system_s"),
     "VM": ("vm_user_s", "vm_system_s"),
+    "server VM": ("server-vm_user_s", "server-vm_system_s"),
 }
 
 #: Metric -> heading, of the check of an instrumented run: totals of a trial, by who counted.

@@ -104,6 +104,7 @@ def test_the_page_stands_alone_and_shows_everything(tmp_path: Path) -> None:
     assert "expanded percentile interval" in words
     assert "20 % (4 660 728 884 of 23 778 309 322 cycles)" in words
     assert "18.8 %" in words
+    assert "This run does not have the test of A2 to A5" in words
 
 
 def test_a_page_needs_no_figures_and_no_logs(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_published_figures_stand_beside_ours_where_there_is_a_counterpart(tmp_pa
     run = load_run(damaged_run(tmp_path))
     publication = load_published()
     entries = breakdown.read_breakdown(run.path)
-    found = beside(publication, compare(run), entries)
+    found = beside(publication, run, compare(run), entries)
     process = "lenet-digits, replay, process placement"
     ours = {(f.id, f.what): f.ours for f in found if f.where == process}
     assert ours["A1", "training of classic models, Wormhole over GVirtuS"].startswith("5.000 [")
@@ -196,9 +197,16 @@ def test_with_the_papers_own_test_other_workloads_are_no_counterpart(tmp_path: P
     ]
     trials.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *more]))
     run = load_run(path)
-    found = beside(load_published(), compare(run), ())
+    found = beside(load_published(), run, compare(run), ())
     assert {f.where.split(",")[0] for f in found if f.id == "A4"} == {"neuron-layer"}
     assert "lenet-digits" in {f.where.split(",")[0] for f in found if f.id == "A1"}
+    # A1 was published for training.
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["workloads"]["lenet-digits"]["mode"] = "inference"
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    run = load_run(path)
+    found = beside(load_published(), run, compare(run), ())
+    assert {f.where.split(",")[0] for f in found if f.id == "A1"} == {"neuron-layer"}
 
 
 def test_a_mistake_in_the_published_figures_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from testbed.analysis import tables
-from testbed.analysis.measure import measure
+from testbed.analysis.charts import processor_parts
+from testbed.analysis.measure import measure, own_cpu_s
 from testbed.analysis.report import tabulate
 from testbed.analysis.samples import load_run
 from testbed.errors import TestbedError
@@ -143,3 +144,22 @@ def test_noisy_trials_count_and_what_would_be_without_them_stands_beside(tmp_pat
     assert (ratio.count, quiet.count) == (3, 2)
     assert "without noisy trials" in report.text
     assert "3/3 (1 noisy)" in report.text
+
+
+def test_what_runs_in_a_server_guest_is_counted_once_as_its_vm() -> None:
+    events = [
+        {"source": "client", "where": "guest", "user_s": 50.0, "system_s": 0.0},
+        {"source": "worker", "user_s": 40.0, "system_s": 0.0},
+        {"source": "host", "what": "supervisor", "user_s": 30.0, "system_s": 0.0},
+        {"source": "host", "what": "vm", "user_s": 2.0, "system_s": 0.5},
+    ]
+    assert own_cpu_s(events) == 72.5
+    serving = {"source": "host", "what": "server-vm", "user_s": 3.0, "system_s": 0.25}
+    assert own_cpu_s([*events, serving]) == 5.75
+    metrics = measure([*events, serving], 0)
+    row = tables.Row(
+        *("x", 1, 1, 0, "ok", None, None, None, None, "undecided"),
+        means={key: metrics.get(key) for pair in tables.PROCESSOR.values() for key in pair},  # type: ignore[misc]
+        facts={},
+    )
+    assert processor_parts(row) == {"VM": (2.0, 0.5), "server VM": (3.0, 0.25)}
