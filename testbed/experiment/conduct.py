@@ -20,7 +20,7 @@ from testbed.errors import TestbedError
 from testbed.experiment import provenance
 from testbed.experiment.executor import Executor, NativeParts, RunningGuest, Settings
 from testbed.experiment.experiment import Experiment, find_experiment, load_experiment
-from testbed.experiment.plan import describe, make_plan
+from testbed.experiment.plan import Kind, describe, make_plan, pace_of
 from testbed.experiment.prepare import Bundle
 from testbed.experiment.record import RunDirectory
 from testbed.experiment.runner import Summary, run_trials
@@ -61,11 +61,19 @@ def dry_run(request: Request) -> str:
     if request.resume is not None:
         finished = {str(line["id"]) for line in read_lines(request.resume / TRIALS)}
         trials = tuple(trial for trial in trials if trial.id not in finished)
-    text = describe(experiment, trials)
+    text = describe(experiment, trials, _last_pace(request, experiment))
     if sessions(experiment) and _only("process", request.placements):
         minutes = sessions(experiment) * ESTIMATE_SESSION_S / 60
         text += f"\nthen {sessions(experiment)} sessions of bench.call, about {minutes:.0f} min"
     return text
+
+
+def _last_pace(request: Request, experiment: Experiment) -> dict[Kind, float]:
+    """The pace of the stopped run, or of the last run of the experiment; empty if there is none."""
+    runs = sorted((request.out / experiment.name).glob("*/" + TRIALS))
+    if request.resume is not None:
+        runs = [request.resume / TRIALS]
+    return pace_of(read_lines(runs[-1])) if runs else {}
 
 
 def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> Conducted:

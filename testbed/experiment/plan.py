@@ -8,8 +8,12 @@ with fewer, and a resumed run goes on in the order it would have had.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from statistics import median
+from typing import Any
 
 from testbed.experiment.experiment import Experiment, Part, SystemChoice, WorkloadChoice
 from testbed.experiment.systems import PLACEMENTS
@@ -18,6 +22,9 @@ from testbed.experiment.systems import PLACEMENTS
 ESTIMATE_PROCESS_S = {"application": 5.0, "replay": 3.0}
 ESTIMATE_GUEST_S = {"application": 40.0, "replay": 8.0}
 ESTIMATE_BOOT_S = 25.0
+
+
+Kind = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,11 @@ class Trial:
     warmup: bool
     vm: str
     timeout_s: int
+
+    @property
+    def kind(self) -> Kind:
+        """Part, placement, workload and system: what trials of about the same time share."""
+        return self.part, self.placement, self.workload.label, self.system.name
 
     @property
     def in_guest(self) -> bool:
@@ -69,21 +81,40 @@ def vm_sessions(trials: Iterable[Trial]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(trial.vm for trial in trials if trial.vm))
 
 
-def estimate_s(trials: Sequence[Trial]) -> float:
-    """A rough time for the trials in seconds, for a dry run."""
-    total_s = ESTIMATE_BOOT_S * len(vm_sessions(trials))
-    for trial in trials:
+def pace_of(records: Sequence[Mapping[str, Any]]) -> dict[Kind, float]:
+    """Seconds from one trial's end to the next, with all that lies between, by kind of trial.
+
+    `records` are the lines of trials.jsonl.  The median, since a run that was stopped has a gap.
+    """
+    seen: dict[Kind, list[float]] = {}
+    for before, record in pairwise(records):
+        ends = [datetime.fromisoformat(str(line["ended_utc"])) for line in (before, record)]
+        kind = tuple(str(record[key]) for key in ("part", "placement", "workload", "system"))
+        seen.setdefault(kind, []).append((ends[1] - ends[0]).total_seconds())
+    return {kind: median(times) for kind, times in seen.items()}
+
+
+def estimate_s(trials: Sequence[Trial], pace: Mapping[Kind, float] | None = None) -> float:
+    """A rough time for the trials in seconds: at an earlier run's pace where that is known."""
+    known = pace or {}
+    total_s = sum(known[trial.kind] for trial in trials if trial.kind in known)
+    others = [trial for trial in trials if trial.kind not in known]
+    total_s += ESTIMATE_BOOT_S * len(vm_sessions(others))
+    for trial in others:
         table = ESTIMATE_GUEST_S if trial.in_guest else ESTIMATE_PROCESS_S
         total_s += table[trial.form]
     return total_s
 
 
-def describe(experiment: Experiment, trials: Sequence[Trial]) -> str:
+def describe(
+    experiment: Experiment, trials: Sequence[Trial], pace: Mapping[Kind, float] | None = None
+) -> str:
     """The plan as text: what `--dry-run` prints."""
     boots = len(vm_sessions(trials))
+    source = ", at the pace of the last run" if pace else ""
     lines = [
         f"{experiment.name}: {len(trials)} trials, {boots} guest boots, "
-        f"about {estimate_s(trials) / 60:.0f} min (seed {experiment.seed})"
+        f"about {estimate_s(trials, pace) / 60:.0f} min{source} (seed {experiment.seed})"
     ]
     lines += [
         f"{index:5d}  {trial.id}{'  (warm-up)' if trial.warmup else ''}"

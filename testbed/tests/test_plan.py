@@ -10,7 +10,7 @@ import pytest
 
 from testbed.errors import TestbedError
 from testbed.experiment.experiment import find_experiment, load_experiment
-from testbed.experiment.plan import describe, make_plan, vm_sessions
+from testbed.experiment.plan import describe, estimate_s, make_plan, pace_of, vm_sessions
 from testbed.tests.experiments import PRESETS, TEXT, example
 
 
@@ -113,3 +113,26 @@ def test_experiment_is_found_by_name_or_path_and_hashed(tmp_path: Path) -> None:
     assert len(load_experiment(path, PRESETS).sha256) == 64
     with pytest.raises(TestbedError, match=r"no experiment `smal` in .* one of: small"):
         find_experiment("smal", tmp_path)
+
+
+def test_the_estimate_follows_the_pace_of_an_earlier_run() -> None:
+    trials = make_plan(example(), "tcg", ("process",))
+    guess_s = estimate_s(trials)
+    ends = ("00:00:00", "00:00:50", "00:01:40", "09:00:00")  # it was stopped for a night
+    records = [
+        {
+            "part": "replay",
+            "placement": "process",
+            "workload": "lenet-digits",
+            "system": "native",
+            "ended_utc": f"2026-12-01T{end}Z",
+        }
+        for end in ends
+    ]
+    pace = pace_of(records)
+    assert pace == {("replay", "process", "lenet-digits", "native"): 50.0}
+    like = [trial for trial in trials if trial.kind in pace]
+    assert len(like) == 4
+    assert estimate_s(trials, pace) == guess_s - estimate_s(like) + 4 * 50.0
+    assert "at the pace of the last run" in describe(example(), trials, pace)
+    assert pace_of(records[:1]) == {}
