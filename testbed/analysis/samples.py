@@ -29,6 +29,7 @@ class Sample:
     noise: tuple[str, ...]
     logs: str
     metrics: Mapping[str, Metric]
+    own: Mapping[str, float]
     step_ms: tuple[float, ...]
 
     @property
@@ -49,7 +50,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Group:
-    """Samples that may be compared with each other: one part, workload and placement of one run."""
+    """Samples that may be compared with each other: one part, workload and placement of one run.
+
+    `own_units` names the figures that the workload's program prints itself, with their units.
+    """
 
     part: str
     form: str
@@ -58,6 +62,7 @@ class Group:
     accelerator: str
     systems: tuple[str, ...]
     samples: tuple[Sample, ...]
+    own_units: Mapping[str, str]
 
     def of(self, system: str) -> list[Sample]:
         """The samples of a system, warm-ups left out."""
@@ -120,14 +125,22 @@ def load_run(path: Path) -> Run:
     Raises TestbedError if it is no run directory or its files are damaged.
     """
     manifest = read_manifest(path)
-    samples = [_sample(path, entry) for entry in read_lines(path / TRIALS)]
+    samples = [
+        _sample(path, entry, _own_units(manifest, str(entry["workload"])))
+        for entry in read_lines(path / TRIALS)
+    ]
     if not samples:
         raise TestbedError(f"{path} has no finished trial", "go on with --resume, or run anew")
     accelerator = str(manifest.get("accelerator", {}).get("kind", "unknown"))
     return Run(path, manifest, _groups(samples, manifest, accelerator))
 
 
-def _sample(run: Path, entry: Mapping[str, Any]) -> Sample:
+def _own_units(manifest: Mapping[str, Any], workload: str) -> dict[str, str]:
+    facts = manifest.get("workloads", {}).get(workload, {})
+    return {str(name): str(unit) for name, unit in (facts.get("metrics") or {}).items()}
+
+
+def _sample(run: Path, entry: Mapping[str, Any], own_units: Mapping[str, str]) -> Sample:
     events = read_lines(run / str(entry.get("events", "")))
     warmup_steps = int(entry.get("warmup_steps", 0))
     return Sample(
@@ -144,6 +157,11 @@ def _sample(run: Path, entry: Mapping[str, Any]) -> Sample:
         noise=tuple(str(reason) for reason in entry.get("noise", {}).get("reasons", ())),
         logs=str(entry.get("logs", "")),
         metrics=measure(events, warmup_steps),
+        own={
+            name: float(entry["metrics"][name])
+            for name in own_units
+            if isinstance(entry.get("metrics", {}).get(name), int | float)
+        },
         step_ms=step_durations_ms(events, warmup_steps),
     )
 
@@ -183,6 +201,7 @@ def _groups(
                 accelerator=accelerator,
                 systems=tuple(systems),
                 samples=tuple(members),
+                own_units=_own_units(manifest, workload),
             )
         )
     return tuple(groups)

@@ -15,8 +15,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from testbed.analysis.samples import Group, Run, Sample
-from testbed.analysis.statistics import Interval, paired_ratio, rate_interval, verdict
+from testbed.analysis.statistics import (
+    Interval,
+    mean_interval,
+    paired_ratio,
+    rate_interval,
+    verdict,
+)
 
 MISSING = "-"
 
@@ -37,6 +45,7 @@ class Row:
     verdict: str
     means: Mapping[str, float | None]
     facts: Mapping[str, str]
+    own: Mapping[str, Interval]
 
 
 @dataclass(frozen=True)
@@ -219,6 +228,11 @@ def records_of(comparison: Comparison) -> list[dict[str, Any]]:
             **_interval_record(f"ratio_to_{comparison.baseline}", row.ratio),
             **_interval_record("ratio_to_native", row.ratio_to_native),
             "verdict": row.verdict,
+            **{
+                key: value
+                for name in group.own_units
+                for key, value in _interval_record(name, row.own.get(name)).items()
+            },
             **row.means,
             **row.facts,
         }
@@ -258,6 +272,7 @@ def _row(
         verdict="baseline" if system == baseline else verdict(ratio, minimum_effect),
         means={key: _mean(good, key) for key in keys},
         facts={key: _fact(samples, key) for key in FACTS},
+        own=_own_figures(group, good),
     )
 
 
@@ -282,6 +297,17 @@ def speeds_of(samples: Sequence[Sample]) -> dict[int, float]:
     return found
 
 
+def _own_figures(group: Group, samples: Sequence[Sample]) -> dict[str, Interval]:
+    """What the program measured itself: the mean over trials of each of its figures."""
+    found = {}
+    for name in group.own_units:
+        values = [sample.own[name] for sample in samples if name in sample.own]
+        if values:
+            low, high = mean_interval(np.array(values))
+            found[name] = Interval(sum(values) / len(values), low, high, len(values))
+    return found
+
+
 def _quiet(samples: Sequence[Sample], speeds: Mapping[int, float]) -> dict[int, float]:
     """The speeds of rounds in which the system's trial was not noisy."""
     noisy = {sample.round for sample in samples if sample.noisy}
@@ -302,6 +328,8 @@ def _fact(samples: Sequence[Sample], key: str) -> str:
 def tables_of(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
     """The three tables of a group and the ladder, as rows of text with headings first."""
     tables = [("speed", _speed_table(comparison))]
+    if comparison.group.own_units:
+        tables.append(("what the program measured itself", _own_table(comparison)))
     if any(row.means[key] is not None for row in comparison.rows for key in TRAFFIC):
         tables.append(
             ("per step; out: client to host, in: host to client", _traffic_table(comparison))
@@ -333,6 +361,14 @@ def _speed_table(comparison: Comparison) -> list[list[str]]:
         cells.append(MISSING if row.speed is None else row.verdict)
         cells.append(f"{row.ok}/{row.trials}" + (f" ({row.noisy} noisy)" if row.noisy else ""))
         table.append(cells)
+    return table
+
+
+def _own_table(comparison: Comparison) -> list[list[str]]:
+    units = comparison.group.own_units
+    table = [["system", *(f"{name} ({unit})" if unit else name for name, unit in units.items())]]
+    for row in comparison.rows:
+        table.append([row.system, *(interval_text(row.own.get(name)) for name in units)])
     return table
 
 
@@ -450,14 +486,17 @@ def _interval_record(name: str, value: Interval | None) -> dict[str, float | Non
 
 
 def significant(value: float) -> str:
-    """Three or four significant digits without an exponent."""
-    if value >= 1000:
+    """Three or four significant digits without an exponent, where it is not tiny."""
+    size = abs(value)
+    if size >= 1000:
         return f"{value:.0f}"
-    if value >= 100:
+    if size >= 100:
         return f"{value:.1f}"
-    if value >= 10:
+    if size >= 10:
         return f"{value:.2f}"
-    return f"{value:.3f}"
+    if size >= 0.1 or size == 0:
+        return f"{value:.3f}"
+    return f"{value:.3g}"
 
 
 def _count(value: float | None) -> str:

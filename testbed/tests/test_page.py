@@ -166,6 +166,7 @@ def test_every_verdict_has_its_sentence(tmp_path: Path, ratio: Interval | None, 
         verdict=verdict(ratio, 0.02),
         means={},
         facts={},
+        own={},
     )
     assert said in speed_sentence(comparison, row, 0.02)
 

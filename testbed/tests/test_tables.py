@@ -161,5 +161,33 @@ def test_what_runs_in_a_server_guest_is_counted_once_as_its_vm() -> None:
         *("x", 1, 1, 0, "ok", None, None, None, None, "undecided"),
         means={key: metrics.get(key) for pair in tables.PROCESSOR.values() for key in pair},  # type: ignore[misc]
         facts={},
+        own={},
     )
     assert processor_parts(row) == {"VM": (2.0, 0.5), "server VM": (3.0, 0.25)}
+
+
+def test_what_a_program_measured_itself_has_its_table(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["workloads"]["lenet-digits"]["metrics"] = {"bandwidth": "GB/s", "error": ""}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    trials = path / "trials.jsonl"
+    lines = [json.loads(line) for line in trials.read_text().splitlines()]
+    for line in lines:
+        if line["system"] == "wormhole":
+            # A figure of any sign; one that a trial lacks is left out.
+            line["metrics"] = {"bandwidth": 10.0 + line["round"], "error": -0.5}
+    trials.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = tabulate(path)
+    rows = {row.system: row for row in report.comparisons[0].rows}
+    assert rows["wormhole"].own["bandwidth"].estimate == pytest.approx(12.0)
+    assert rows["tcp-sync"].own == {}
+    assert "what the program measured itself" in report.text
+    assert "bandwidth (GB/s)" in report.text
+    assert "-0.500 [-0.500, -0.500]" in report.text
+    (shown,) = [
+        line
+        for line in csv.DictReader(io.StringIO((path / "tables" / "table.csv").read_text()))
+        if (line["system"], line["placement"], line["form"]) == ("wormhole", "process", "replay")
+    ]
+    assert float(shown["bandwidth"]) == pytest.approx(12.0)
