@@ -37,7 +37,7 @@ from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.served_guest import Server
 
 GUEST_REPLAY = "/opt/wormhole/bin/wormhole-replay"
-SESSIONS_LIMIT_S = 15.0
+SESSIONS_LIMIT_S = 60.0
 TIMEOUT_GRACE_S = 2.0
 FILE_LIMIT_BYTES = 1 << 30  # of a file that a trial's program writes: it must not fill the disk
 

@@ -172,9 +172,7 @@ class Workload:
         owned = zoo.parameters(task.layers, task.data.shape, task.data.classes)
         numbers = sum(math.prod(parameter.shape) for parameter in owned.values())
         text = describe(task.data)["text"]
-        return (
-            f"{numbers} parameters, {task.mode}, {self.steps} steps of {task.batch}; data: {text}"
-        )
+        return f"{numbers} parameters, {task.mode}, {self.steps} steps of {task.batch}, on {text}"
 
     def _model(self, key: str, value: object) -> Model:
         """The model, of which `key` shall become `value`."""
