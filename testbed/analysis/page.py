@@ -26,6 +26,7 @@ from testbed.analysis.tables import MISSING, Comparison, notes_of, tables_of
 
 TEMPLATE = Path(__file__).with_name("page.html")
 LOG_FILES_LIMIT = 20
+LOG_SUFFIXES = (".log", ".txt", ".jsonl")
 
 
 def page(
@@ -148,9 +149,13 @@ def _data_url(kind: str, content: bytes) -> str:
 
 
 def _failed(run: Path, sample: Sample) -> dict[str, Any]:
-    """A trial that was not ok, with those of its logs that the run still has."""
-    folder = run / sample.logs
-    logs = sorted(path for path in folder.rglob("*") if path.is_file()) if sample.logs else []
+    """A trial that was not ok, with those of its and its guest's logs that the run still has."""
+    logs = [
+        path
+        for folder in sample.logs
+        for path in sorted((run / folder).rglob("*"))
+        if path.is_file() and path.suffix in LOG_SUFFIXES
+    ]
     return {
         "id": sample.id,
         "status": sample.status,

@@ -27,7 +27,7 @@ class Sample:
     status: str
     detail: str
     noise: tuple[str, ...]
-    logs: str
+    logs: tuple[str, ...]
     metrics: Mapping[str, Metric]
     own: Mapping[str, float]
     step_ms: tuple[float, ...]
@@ -155,7 +155,7 @@ def _sample(run: Path, entry: Mapping[str, Any], own_units: Mapping[str, str]) -
         status=str(entry["status"]),
         detail=str(entry.get("detail", "")),
         noise=tuple(str(reason) for reason in entry.get("noise", {}).get("reasons", ())),
-        logs=str(entry.get("logs", "")),
+        logs=tuple(str(entry[key]) for key in ("logs", "vm_logs") if entry.get(key)),
         metrics=measure(events, warmup_steps),
         own={
             name: float(entry["metrics"][name])

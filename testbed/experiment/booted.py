@@ -19,7 +19,7 @@ from testbed.experiment.events import json_objects
 from testbed.experiment.executor import GUEST_REPLAY, NativeParts, guest_folder
 from testbed.experiment.outcome import Attempt, HostTime
 from testbed.experiment.prepare import kernel_cache_seed
-from testbed.experiment.record import file_name
+from testbed.experiment.record import vm_log_name
 from testbed.experiment.subject import Subject
 from testbed.machine.guest import LIBRARY_PATH
 from testbed.machine.host_server import HostServerConfig
@@ -92,7 +92,7 @@ class BootedGuest:
     def __init__(self, parts: GuestParts, name: str) -> None:
         self._parts = parts
         self._deployed: set[str] = set()
-        folder = parts.logs / f"vm-{file_name(name)}"
+        folder = parts.logs / vm_log_name(name)
         with ExitStack() as stack:
             vm = VmConfig(name="trial", accelerator=parts.accelerator)
             common = (

@@ -186,6 +186,11 @@ def file_name(trial_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "__", trial_id)
 
 
+def vm_log_name(vm: str) -> str:
+    """The folder, among a run's logs, of the guest that a VM session boots."""
+    return f"vm-{file_name(vm)}"
+
+
 def _line(value: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from testbed.analysis.rundir import LOGS
 from testbed.errors import TestbedError
 from testbed.experiment.plan import ESTIMATE_BOOT_S, Trial, estimate_s
-from testbed.experiment.record import RunDirectory, TrialResult
+from testbed.experiment.record import RunDirectory, TrialResult, vm_log_name
 from testbed.progress import format_duration
 
 #: A run whose trials all fail is a broken set-up, not a measurement: stop after this many in a row.
@@ -142,7 +143,8 @@ def _record(trial: Trial, outcome: TrialOutcome, run: RunDirectory) -> None:
             "noise": dict(outcome.noise),
             **dict(outcome.extra),
             "events": str(events.relative_to(run.path)),
-            "logs": str((run.path / "logs" / events.stem).relative_to(run.path)),
+            "logs": f"{LOGS}/{events.stem}",
+            "vm_logs": f"{LOGS}/{vm_log_name(trial.vm)}" if trial.vm else "",
         }
     )
 

@@ -24,7 +24,7 @@ from testbed.errors import TestbedError
 from testbed.tests.test_figures import BREAKDOWN
 from testbed.tests.test_tables import made_up_run
 
-BAD = "replay/process/r02/lenet-digits/wormhole-spin0"
+BAD = "replay/guest/r02/lenet-digits/wormhole-spin0"
 
 
 class Reader(HTMLParser):
@@ -66,6 +66,9 @@ def damaged_run(folder: Path) -> Path:
             line["noise"] = {"reasons": ["0.71 cores busy before"]}
     trials.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (path / "breakdown.csv").write_text(BREAKDOWN)
+    guest = path / "logs" / "vm-replay__r02"
+    guest.mkdir()
+    (guest / "console.log").write_text("panic\n")
     return path
 
 
@@ -90,13 +93,14 @@ def test_the_page_stands_alone_and_shows_everything(tmp_path: Path) -> None:
         for data in (base64.b64decode(link.partition(",")[2]).decode() for link in inline)
         if data.startswith("workload,form,placement,system,ratio")
     ]
-    assert {line["system"]: line["status"] for line in ratios if line["placement"] == "process"}[
+    assert {line["system"]: line["status"] for line in ratios if line["placement"] == "guest"}[
         "wormhole-spin0"
     ] == "failed (1 of 3)"
     # What failed and what was noisy.
     assert "it said <b>no</b> & ended" in words
     assert "<b>no</b>" not in text
     assert any(link.endswith("wormhole-spin0/program.log") for link in beside_it)
+    assert "logs/vm-replay__r02/console.log" in beside_it
     assert "1 of" in words and "marked noisy" in words
     assert "0.71 cores busy before" in words
     # The manifest, the method, the published figures.
@@ -127,10 +131,10 @@ def test_findings_say_what_the_verdicts_say(tmp_path: Path) -> None:
     )
     assert "wormhole reaches 83.3 % of native's speed" in text
     assert (
-        "lenet-digits, replay, guest (TCG) placement: from tcp-sync to wormhole, factor by factor -"
+        "lenet-digits, replay, process placement: from tcp-sync to wormhole, factor by factor -"
         " shared memory for TCP, one-way calls, local answers, spin us 50 to 0: 2.500" in text
     )
-    assert "process placement: from tcp-sync" not in text, "a rung has no speed"
+    assert "(TCG) placement: from tcp-sync" not in text, "a rung has no speed"
     assert "without noisy trials the verdict on wormhole would be 'undecided'" in text
     assert "18.8 % of the time of forwarded calls is extra cost under wormhole." in text
     further = "\n".join(found.further)
