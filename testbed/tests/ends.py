@@ -151,9 +151,9 @@ class Ends:
     def remains(self) -> list[str]:
         """Everything that is left, in words."""
         left = [f"process {pid}: {command_line(pid)}" for pid in self.descendants()]
-        left += [f"file {path}" for path in self.temporary.rglob("*")]
+        left += [f"file {path}" for path in found(self.temporary, "*")]
         # A cache of the test's own; the common one has other builders too.
-        left += [f"half-built {path}" for path in self.folder.rglob(".*.partial")]
+        left += [f"half-built {path}" for path in found(self.folder, ".*.partial")]
         # Sockets of the testbed lie in its temporary directory or have abstract names of ours.
         for line in Path("/proc/net/unix").read_text().splitlines():
             if str(self.temporary) in line:
@@ -175,6 +175,13 @@ class Ends:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(POLL_S)
+
+
+def found(folder: Path, pattern: str) -> list[Path]:
+    """What matches in a folder that others may be clearing at this moment."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return list(folder.rglob(pattern))
 
 
 @contextlib.contextmanager

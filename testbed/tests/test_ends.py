@@ -77,7 +77,7 @@ class TestWords:
             ("run", "experiment"),
             ("run quick --wrong", "./inv run --help"),
             ("exec --timeout-s soon -- true", "'soon'"),
-            ("run nosuch --out {out}", "one of: counts, quick, spin"),
+            ("run nosuch --out {out}", "quick, spin"),
             ("run quick --out {out} --placement nosuch", "nosuch"),
             ("run quick --resume /tmp", "/tmp is not a run directory"),
             ("plot /tmp", "/tmp is not a run directory"),
