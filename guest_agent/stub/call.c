@@ -292,7 +292,9 @@ static void put_bytes(struct wh_call *call, const void *bytes, size_t size_bytes
     }
     uint64_t location = add_block(call, size_bytes, outlives_call);
     if (location != 0) {
+        uint64_t begin_ticks = wh_times_now();
         memcpy(call->client->arena_base + location, bytes, size_bytes);
+        wh_times_copied(&call->thread->span, call->opcode, begin_ticks);
         wh_count(&call->thread->counters.bytes_sent, size_bytes);
     }
     wh_put_u64(call, location);
@@ -435,7 +437,9 @@ int wh_staging_copy(struct wh_staging *staging, void *to, size_t size_bytes)
     if (staging->token != 0) {
         return fetch(staging, to, size_bytes, wh_client_uses_shm(client));
     }
+    uint64_t begin_ticks = wh_times_now();
     memcpy(to, client->arena_base + staging->location, size_bytes);
+    wh_times_copied(&wh_thread_get()->span, WH_OP_whFetch, begin_ticks);
     wh_count(&wh_thread_get()->counters.bytes_received, size_bytes);
     return 0;
 }
@@ -593,6 +597,12 @@ static int exchange(struct wh_call *call, struct wh_lane *lane)
     return reply.status;
 }
 
+/* How long the worker has executed requests, by its own clock; nothing of it is known over TCP. */
+static uint64_t worker_busy_ns(const struct wh_client *client)
+{
+    return wh_client_uses_shm(client) ? wh_load64(&client->header->busy_ns) : 0;
+}
+
 /* What the reply says beside its results. */
 static void settle(struct wh_call *call)
 {
@@ -616,7 +626,13 @@ int wh_call_sync(struct wh_call *call)
         fail(call, -EPIPE);
         return call->error;
     }
+    uint64_t begin_ticks = wh_times_now();
+    uint64_t busy_ns = begin_ticks != 0 ? worker_busy_ns(call->client) : 0;
     int error = exchange(call, lane);
+    if (begin_ticks != 0) {
+        busy_ns = worker_busy_ns(call->client) - busy_ns;
+        wh_times_waited(&call->thread->span, call->opcode, begin_ticks, busy_ns);
+    }
     wh_lane_release(lane);
     settle(call);
     if (error != 0) {
@@ -635,7 +651,9 @@ static int send_oneway(struct wh_call *call)
             return -EPIPE;
         }
     }
+    uint64_t begin_ticks = wh_times_now();
     int error = send_request(call, lane);
+    wh_times_sent(&call->thread->span, call->opcode, begin_ticks);
     if (lane != NULL) {
         wh_lane_release(lane);
     }
@@ -693,7 +711,9 @@ size_t wh_get_out(struct wh_call *call, void *to, size_t capacity_bytes)
     if (to != NULL && copied_bytes > 0) {
         const uint8_t *from = is_inline ? call->buffer->bytes + call->reply_used_bytes
                                         : call->client->arena_base + location;
+        uint64_t begin_ticks = is_inline ? 0 : wh_times_now();
         memcpy(to, from, copied_bytes);
+        wh_times_copied(&call->thread->span, call->opcode, begin_ticks);
     }
     if (is_inline) {
         call->reply_used_bytes += padded_bytes;
@@ -745,11 +765,34 @@ void wh_count_bytes(size_t sent_bytes, size_t received_bytes)
     }
 }
 
-void wh_count_api_call(void)
+uint64_t wh_copy_begin(void)
 {
-    struct wh_thread *thread = wh_thread_get();
-    if (thread != NULL) {
-        wh_settle_local_answer(thread);
-        wh_count(&thread->counters.api_calls, 1);
+    return wh_times_now();
+}
+
+void wh_copy_end(uint64_t begun, uint16_t opcode)
+{
+    if (begun != 0) {
+        wh_times_copied(&wh_thread_get()->span, opcode, begun);
     }
+}
+
+uint64_t wh_count_api_call(void)
+{
+    uint64_t begin_ticks = wh_times_now();
+    struct wh_thread *thread = wh_thread_get();
+    if (thread == NULL) {
+        return 0;
+    }
+    wh_settle_local_answer(thread);
+    wh_count(&thread->counters.api_calls, 1);
+    if (begin_ticks != 0) {
+        wh_times_api_begin(&thread->span, begin_ticks);
+    }
+    return begin_ticks;
+}
+
+void wh_end_api_call(void)
+{
+    wh_times_api_end(&wh_thread_get()->span);
 }

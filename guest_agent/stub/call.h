@@ -186,8 +186,24 @@ bool wh_oneway_calls(void);
 /* Counts data that the caller copied in the session's memory itself. */
 void wh_count_bytes(size_t sent_bytes, size_t received_bytes);
 
-/* Counts an API call of the application (every entry point, forwarded or local). */
-void wh_count_api_call(void);
+/* Around a copy of bulk data that the caller does itself, for the opcode that it belongs to. */
+uint64_t wh_copy_begin(void);
+void wh_copy_end(uint64_t begun, uint16_t opcode);
+
+/*
+ * Counts an API call of the application (every entry point, forwarded or local). WH_API_CALL also
+ * measures it to the end of the block, where that is wanted (times.h): 0 if it is not.
+ */
+uint64_t wh_count_api_call(void);
+void wh_end_api_call(void);
+static inline void wh_api_call_ends(const uint64_t *measured)
+{
+    if (*measured != 0) {
+        wh_end_api_call();
+    }
+}
+#define WH_API_CALL()                                                                              \
+    __attribute__((cleanup(wh_api_call_ends))) const uint64_t wh_api_call = wh_count_api_call()
 
 /*
  * The session's serial number: changes when the session was lost or the process forked; 0 before

@@ -133,11 +133,16 @@ static void read_all(void)
     config.oneway = read_switch("WORMHOLE_ONEWAY", "0", "1", true);
     config.local = read_switch("WORMHOLE_LOCAL", "0", "1", true);
     config.notify_always = read_switch("WORMHOLE_NOTIFICATIONS", "adaptive", "always", false);
+    config.instrument = read_switch("WORMHOLE_INSTRUMENT", "0", "1", false);
     read_path("WORMHOLE_STATS", config.stats_path, sizeof(config.stats_path));
     read_path("WORMHOLE_RECORD", config.record_path, sizeof(config.record_path));
     config.ticks_per_us = wh_measure_ticks_per_us();
     config.spin_ticks = config.ticks_per_us * config.spin_us;
     config.pause_is_cheap = wh_pause_is_cheap();
+    if (config.instrument && config.stats_path[0] == '\0') {
+        complain("WORMHOLE_INSTRUMENT", "1", "set WORMHOLE_STATS to a file for what is measured");
+        config.instrument = false;
+    }
     if (config.record_path[0] != '\0' &&
         (config.server != WH_SERVER_TCP || config.oneway || config.local)) {
         complain("WORMHOLE_RECORD", config.record_path,

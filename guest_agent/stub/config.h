@@ -25,6 +25,7 @@ struct wh_config {
     bool oneway;
     bool local;
     bool notify_always;
+    bool instrument; /* times.h */
     uint32_t spin_us;
     uint64_t spin_ticks;
     uint64_t ticks_per_us;

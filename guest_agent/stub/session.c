@@ -209,6 +209,7 @@ static void after_fork_in_child(void)
         }
     }
     wh_stats_forked();
+    wh_times_forked();
     wh_record_forked();
 }
 
@@ -266,6 +267,7 @@ void wormhole_mark(const char *label)
     wh_counters_total(&totals);
     wh_record_mark(thread != NULL ? thread->number : 0, text);
     wh_stats_write("mark", text, &totals);
+    wh_times_mark(text);
 }
 
 __attribute__((destructor)) static void write_exit_line(void)

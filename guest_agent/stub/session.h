@@ -17,6 +17,7 @@
 #include "arena.h"
 #include "config.h"
 #include "stats.h"
+#include "times.h"
 #include "wh_codec.h"
 
 #define WH_LANE_COUNT WH_SLOT_COUNT
@@ -42,6 +43,7 @@ struct wh_thread {
     uint32_t number;
     uint32_t lane; /* where it looks first */
     struct wh_counters counters;
+    struct wh_span span;
     bool serves; /* a thread of the stub's own */
     bool idle;   /* waits for the server alone: no spinning, few looks */
     uint32_t owed_count;

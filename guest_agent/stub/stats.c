@@ -17,6 +17,7 @@
 
 #define WH_LINE_CAPACITY 2048
 #define WH_LABEL_CAPACITY 200
+#define WH_HEAD_CAPACITY 512
 
 static const char *const counter_names[WH_COUNTER_COUNT] = {
     "api_calls",
@@ -58,28 +59,35 @@ static uint64_t microseconds(struct timeval time)
     return (uint64_t)time.tv_sec * 1000000u + (uint64_t)time.tv_usec;
 }
 
-static size_t format(char *line, const char *event, const char *label,
-                     const struct wh_counters *totals)
+size_t wh_stats_begin(char *line, const char *event, const char *label)
 {
     char safe_label[WH_LABEL_CAPACITY] = "";
-    struct rusage usage = {0};
-    const struct wh_config *config = wh_config();
-    uint64_t values[WH_COUNTER_COUNT];
     if (label != NULL) {
         copy_label(safe_label, label);
     }
+    return (size_t)snprintf(line, WH_HEAD_CAPACITY,
+                            "{\"event\":\"%s\",\"label\":\"%s\",\"pid\":%ld,\"t_ns\":%llu,"
+                            "\"transport\":\"%s\"",
+                            event, safe_label, (long)getpid(), (unsigned long long)wh_now_ns(),
+                            wh_config()->server == WH_SERVER_TCP ? "tcp" : "shm");
+}
+
+static size_t format(char *line, const char *event, const char *label,
+                     const struct wh_counters *totals)
+{
+    struct rusage usage = {0};
+    const struct wh_config *config = wh_config();
+    uint64_t values[WH_COUNTER_COUNT];
     getrusage(RUSAGE_SELF, &usage);
     memcpy(values, totals, sizeof(values));
-    int used = snprintf(line, WH_LINE_CAPACITY,
-                        "{\"event\":\"%s\",\"label\":\"%s\",\"pid\":%ld,\"t_ns\":%llu,"
-                        "\"user_us\":%llu,\"system_us\":%llu,\"spin_us\":%u,\"oneway_on\":%s,"
-                        "\"local_on\":%s,\"notify_always\":%s,\"transport\":\"%s\"",
-                        event, safe_label, (long)getpid(), (unsigned long long)wh_now_ns(),
-                        (unsigned long long)microseconds(usage.ru_utime),
-                        (unsigned long long)microseconds(usage.ru_stime), config->spin_us,
-                        config->oneway ? "true" : "false", config->local ? "true" : "false",
-                        config->notify_always ? "true" : "false",
-                        config->server == WH_SERVER_TCP ? "tcp" : "shm");
+    int used = (int)wh_stats_begin(line, event, label);
+    used += snprintf(line + used, WH_LINE_CAPACITY - (size_t)used,
+                     ",\"user_us\":%llu,\"system_us\":%llu,\"spin_us\":%u,\"oneway_on\":%s,"
+                     "\"local_on\":%s,\"notify_always\":%s",
+                     (unsigned long long)microseconds(usage.ru_utime),
+                     (unsigned long long)microseconds(usage.ru_stime), config->spin_us,
+                     config->oneway ? "true" : "false", config->local ? "true" : "false",
+                     config->notify_always ? "true" : "false");
     for (size_t i = 0; i < WH_COUNTER_COUNT; i++) {
         used += snprintf(line + used, WH_LINE_CAPACITY - (size_t)used, ",\"%s\":%llu",
                          counter_names[i], (unsigned long long)values[i]);
@@ -88,14 +96,9 @@ static size_t format(char *line, const char *event, const char *label,
     return (size_t)used;
 }
 
-void wh_stats_write(const char *event, const char *label, const struct wh_counters *totals)
+void wh_stats_append(const char *line, size_t size_bytes)
 {
     const struct wh_config *config = wh_config();
-    char line[WH_LINE_CAPACITY];
-    if (config->stats_path[0] == '\0') {
-        return;
-    }
-    size_t size_bytes = format(line, event, label, totals);
     pthread_mutex_lock(&stats_lock);
     if (stats_fd < 0 && !stats_failed) {
         stats_fd = open(config->stats_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -108,4 +111,12 @@ void wh_stats_write(const char *event, const char *label, const struct wh_counte
                 strerror(errno));
     }
     pthread_mutex_unlock(&stats_lock);
+}
+
+void wh_stats_write(const char *event, const char *label, const struct wh_counters *totals)
+{
+    char line[WH_LINE_CAPACITY];
+    if (wh_config()->stats_path[0] != '\0') {
+        wh_stats_append(line, format(line, event, label, totals));
+    }
 }

@@ -29,6 +29,10 @@ struct wh_counters {
 /* Appends a line: event "mark" or "exit", label may be NULL, totals of the process so far. */
 void wh_stats_write(const char *event, const char *label, const struct wh_counters *totals);
 
+/* Head of a line with neither its counters nor its end; returns its length, at most 512. */
+size_t wh_stats_begin(char *line, const char *event, const char *label);
+void wh_stats_append(const char *line, size_t size_bytes);
+
 /* In a forked child: the line at its exit goes to the same file, appended. */
 void wh_stats_forked(void);
 

@@ -17,6 +17,8 @@ struct wh_backend {
     int (*init)(struct wh_session *session, char *error, size_t error_bytes);
     /* What it understands; NULL: everything (wh_dispatch). */
     int (*dispatch)(uint16_t opcode, struct wh_request *request);
+    /* From now on calls of the library are measured (times.h); NULL: there are none. */
+    void (*time_calls)(void);
 };
 
 extern const struct wh_backend wh_backend_null;

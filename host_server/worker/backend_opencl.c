@@ -123,4 +123,10 @@ static int opencl_init(struct wh_session *session, char *error, size_t error_byt
     return result != 0 ? result : wh_cl_refuse_own(error, error_bytes);
 }
 
-const struct wh_backend wh_backend_opencl = {.name = "opencl", .init = opencl_init};
+static void time_calls(void)
+{
+    wh_cl = wh_cl_timed(wh_cl);
+}
+
+const struct wh_backend wh_backend_opencl = {
+    .name = "opencl", .init = opencl_init, .time_calls = time_calls};

@@ -8,6 +8,7 @@
 #include "notice.h"
 #include "output.h"
 #include "session.h"
+#include "times.h"
 #include "wh_core_backend.h"
 
 #define WH_ECHO_ITERATIONS_MAX 10000000u
@@ -139,4 +140,9 @@ int wh_core_whTakeOutput(struct wh_session *session, void *data, uint64_t size_b
 {
     wh_output_take(session, data, size_bytes, written, lost);
     return 0;
+}
+
+int wh_core_whTimes(struct wh_session *session, void *data, uint64_t size_bytes, uint64_t *written)
+{
+    return wh_times_take(session, data, size_bytes, written);
 }

@@ -19,6 +19,9 @@
 /* The real library; filled by wh_cl_load. */
 extern const struct wh_opencl_table *wh_cl;
 
+/* Generated: the same functions, each measured (times.h). */
+const struct wh_opencl_table *wh_cl_timed(const struct wh_opencl_table *real);
+
 /* The first platform and its devices, in the library's order. */
 struct wh_cl_devices {
     cl_platform_id platform;

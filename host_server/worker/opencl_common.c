@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "opencl_transfer.h"
+#include "times.h"
 #include "wh_opencl_kinds.h"
 
 void *wh_cl_object(struct wh_request *request, uint64_t handle, uint8_t kind, cl_int *error)
@@ -406,7 +407,9 @@ static size_t carry(struct wh_session *session, const struct wh_cl_pending_read 
         return error == 0 ? read->size_bytes : 0;
     }
     /* Both may lie in the arena, wherever the client said. */
+    uint64_t begin_ticks = wh_times_enter();
     memmove(to, read->address, read->size_bytes);
+    wh_times_leave(begin_ticks, WH_TIMES_COPY);
     return read->size_bytes;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "times.h"
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
@@ -286,7 +287,9 @@ static struct pending_write *new_write(struct wh_request *request, size_t size, 
             free_write(write);
             return NULL;
         }
+        uint64_t begin_ticks = wh_times_enter();
         memcpy(write->copy, *from, size);
+        wh_times_leave(begin_ticks, WH_TIMES_COPY);
         *from = write->copy;
     }
     return write;

@@ -9,6 +9,7 @@
 #include "callback.h"
 #include "output.h"
 #include "session.h"
+#include "times.h"
 
 #define WH_FIRST_REPLY_BYTES 8192u
 
@@ -216,7 +217,9 @@ const void *wh_take_blob(struct wh_request *request, size_t *size_bytes, size_t 
         *size_bytes = 0;
         return fail(request);
     }
+    uint64_t begin_ticks = wh_times_enter();
     memcpy(copy, bytes, *size_bytes);
+    wh_times_leave(begin_ticks, WH_TIMES_COPY);
     wh_bulk_done(request->session, block);
     return copy;
 }
@@ -374,7 +377,9 @@ int wh_staging_write(struct wh_session *session, uint64_t token, uint64_t total_
         error = inside ? 0 : -EINVAL;
     }
     if (error == 0) {
+        uint64_t begin_ticks = wh_times_enter();
         memcpy((uint8_t *)area->bytes + offset, from, size_bytes);
+        wh_times_leave(begin_ticks, WH_TIMES_COPY);
     }
     pthread_mutex_unlock(&session->staging_lock);
     return error;
@@ -447,7 +452,9 @@ int wh_staging_read(struct wh_session *session, uint64_t token, uint64_t offset,
         error = inside && to != NULL ? 0 : -EINVAL;
     }
     if (error == 0) {
+        uint64_t begin_ticks = wh_times_enter();
         memcpy(to, (const uint8_t *)area->bytes + offset, size_bytes);
+        wh_times_leave(begin_ticks, WH_TIMES_COPY);
     }
     pthread_mutex_unlock(&session->staging_lock);
     return error;

@@ -15,6 +15,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "times.h"
+
 #define WH_POLLS_PER_CLOCK 16
 #define WH_TAIL_STEP_BYTES                                                                         \
     (WH_RING_BYTES / 8) /* how far the published tail may lag behind while there is work */
@@ -209,6 +211,7 @@ void wh_ring_return(struct wh_executor *executor)
 static bool take_request(struct wh_ring *ring, struct wh_executor *executor, uint64_t head,
                          struct wh_request_header *header)
 {
+    wh_times_begin(executor);
     uint64_t offset = ring->tail & (WH_RING_BYTES - 1);
     uint64_t to_end = WH_RING_BYTES - offset;
     uint64_t available = head - ring->tail < to_end ? head - ring->tail : to_end;
@@ -263,9 +266,11 @@ static void handle(struct wh_ring *ring, struct wh_executor *executor,
     if (status == -EBADMSG) {
         wh_protocol_fault(ring->session, "malformed arguments of opcode %u", header->opcode);
     }
+    wh_times_executed(executor);
     if ((header->flags & WH_REQUEST_FLAG_REPLY) != 0) {
         send_reply(ring, executor, header, status);
     }
+    wh_times_end(executor, header);
 }
 
 /*

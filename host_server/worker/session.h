@@ -28,6 +28,7 @@ struct wh_backend;
 struct wh_ring;
 struct wh_callbacks;
 struct wh_output;
+struct wh_times;
 
 /* What a worker counts; per thread, summed by the main thread. */
 struct wh_worker_counters {
@@ -68,6 +69,8 @@ struct wh_session {
     pthread_cond_t notice_set;
     uint64_t notices; /* enum wh_wait_for */
 
+    struct wh_times *times; /* NULL: nobody has asked, see times.h */
+
     bool notify_always;
     uint64_t spin_ticks;
     uint64_t burst_ticks; /* ring.c: a burst of one-way requests may grow for half a us */
@@ -90,6 +93,15 @@ struct wh_reply {
     } outs[WH_OUTS_MAX];
 };
 
+/* The request that a thread executes, measured; see times.h. */
+struct wh_span {
+    uint64_t begin_ticks; /* 0: not measured */
+    uint64_t executed_ticks;
+    uint64_t leave_ticks; /* end of the latest part, 0 none */
+    uint64_t part_ticks[4];
+    bool inside; /* a part */
+};
+
 /* One thread that executes requests. */
 struct wh_executor {
     struct wh_session *session;
@@ -105,6 +117,7 @@ struct wh_executor {
     bool settles;   /* the request that runs takes the callbacks that it makes */
     uint32_t batch; /* of those it made, 0 none */
     struct wh_worker_counters counters;
+    struct wh_span span;
 };
 
 /* The executor of the calling thread; NULL in threads that execute none (the backend's own). */

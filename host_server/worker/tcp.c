@@ -16,6 +16,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "times.h"
+
 #define WH_FIRST_BUFFER_BYTES 65536u
 #define WH_KEPT_BUFFER_BYTES (1024u * 1024u) /* a larger buffer is given back after its message */
 
@@ -256,7 +258,9 @@ static bool serve_one(struct connection *connection)
     if ((header.flags & WH_REQUEST_FLAG_ORDERED) != 0) {
         wait_for_turn(executor, header.sequence);
     }
+    wh_times_begin(executor);
     int status = wh_execute(executor, &header, executor->buffer + connection->start_bytes);
+    wh_times_executed(executor);
     if (executor->leads) {
         wh_tcp_yield(executor);
     }
@@ -264,11 +268,14 @@ static bool serve_one(struct connection *connection)
         wh_protocol_fault(executor->session, "malformed arguments of opcode %u", header.opcode);
     }
     forget_request(connection, header.size_bytes);
+    bool sent = true;
     if ((header.flags & WH_REQUEST_FLAG_REPLY) != 0) {
-        return send_reply(connection, header.sequence, status);
+        sent = send_reply(connection, header.sequence, status);
+    } else {
+        wh_store32(&connection->pending, 0);
     }
-    wh_store32(&connection->pending, 0);
-    return true;
+    wh_times_end(executor, &header);
+    return sent;
 }
 
 static void add_counters(struct wh_worker_counters *to, const struct wh_worker_counters *from)

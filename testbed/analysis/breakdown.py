@@ -1,4 +1,4 @@
-"""Where the time of forwarded calls goes: the table that an instrumented run leaves.
+"""Where the time of forwarded calls goes: the table that instrumented trials leave.
 
 `breakdown.csv` in a run's directory has one line for each part of each function, with the columns
 
@@ -9,18 +9,28 @@
     seconds                             in total over these calls
 
 Parts, in the order in which a call meets them (`PARTS`): the backend's is what native spends too;
-all others are extra cost.  Those of `APART` - compiling, and the wait for kernels to end - are the
-accelerator's own work, shown but in no share.  Other names are allowed and come last.
+all others are extra cost.  Those of `APART` are shown but in no share: compiling and the wait for
+kernels to end are the accelerator's own work, and the wait for calls sent before is their time,
+which is counted with them.  Other names are allowed and come last.
+
+The raw data are the stub's `times` lines at the marks where the measured steps begin and end: sums
+by opcode, of the client's time and of the worker's, each by its own clock.  ARCHITECTURE.md,
+section 8, says what they mean and where their limits are.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from statistics import median
+from typing import Any
 
+from testbed.analysis.measure import measure, of_source, step_times, window
+from testbed.analysis.rundir import TRIALS, read_lines
 from testbed.errors import TestbedError
+from testbed.protocol.spec import load_api
 
 FILE = "breakdown.csv"
 COLUMNS = ("workload", "form", "placement", "system", "function", "part", "calls", "seconds")
@@ -34,7 +44,27 @@ PARTS = {
     "reply": "reply",
     "copy": "copies",
 }
-APART = {"compile": "compilation", "kernel": "wait for kernels"}
+APART = {
+    "compile": "compilation",
+    "kernel": "wait for kernels",
+    "queue": "wait for calls before",
+}
+
+INSTRUMENT = "breakdown"
+OVERHEAD_FILE = "instrumentation.csv"
+
+NS_PER_S = 1_000_000_000
+
+#: Columns of the stub's rows behind the opcode (guest_agent/stub/times.h).
+CLIENT = ("calls", "stub", "copy", "waits", "wait", "busy", "sends", "send")
+#: The worker's (wh_times_row).
+WORKER = (
+    *("messages", "answered", "answered_time", "take"),
+    *("backend", "compile", "kernel", "copy", "encode", "send"),
+)
+OWN = "whTimes"  # the call that asks, which is none of the application's
+
+Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -125,3 +155,191 @@ def extra_seconds(parts: Mapping[str, float]) -> float:
 def select(entries: Sequence[Entry], place: tuple[str, str, str], system: str) -> list[Entry]:
     """The lines of one system in one place."""
     return [entry for entry in entries if entry.place == place and entry.system == system]
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What instrumenting costs: milliseconds a step (medians), of `trials` trials each."""
+
+    workload: str
+    form: str
+    placement: str
+    system: str
+    plain_ms: float
+    instrumented_ms: float
+    trials: int
+
+    @property
+    def ratio(self) -> float:
+        return self.instrumented_ms / self.plain_ms
+
+
+def write_breakdown(run: Path) -> tuple[tuple[Entry, ...], tuple[Overhead, ...]]:
+    """Make both tables of a run from its raw events and write them; none without such trials."""
+    entries, overheads = collect(run)
+    if entries:
+        names = [field.name for field in fields(Entry)]
+        _write(run / FILE, names, [asdict(entry) for entry in entries])
+    if overheads:
+        lines = [{**asdict(o), "ratio": round(o.ratio, 4)} for o in overheads]
+        _write(run / OVERHEAD_FILE, list(lines[0]), lines)
+    return entries, overheads
+
+
+def _write(path: Path, names: Sequence[str], lines: Sequence[Mapping[str, object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as target:
+        writer = csv.DictWriter(target, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def collect(run: Path) -> tuple[tuple[Entry, ...], tuple[Overhead, ...]]:
+    """The parts of all instrumented trials that count, and what instrumenting them cost."""
+    names = opcode_names()
+    sums: dict[tuple[_Place, str, str], list[int]] = {}
+    steps: dict[_Place, dict[bool, list[float]]] = {}
+    for trial in read_lines(run / TRIALS):
+        if trial["status"] != "ok" or trial["warmup"]:
+            continue
+        place = _place(trial)
+        instrumented = trial.get("instrument") == INSTRUMENT
+        events = read_lines(run / str(trial["events"]))
+        warmup_steps = int(trial.get("warmup_steps", 0))
+        ms = measure(events, warmup_steps).get("ms_per_step")
+        if isinstance(ms, float):
+            steps.setdefault(place, {True: [], False: []})[instrumented].append(ms)
+        if instrumented:
+            for (function, part), (calls, ns) in divide(events, warmup_steps, names).items():
+                total = sums.setdefault((place, function, part), [0, 0])
+                total[0] += calls
+                total[1] += ns
+    entries = tuple(
+        Entry(*place, function=function, part=part, calls=calls, seconds=ns / NS_PER_S)
+        for (place, function, part), (calls, ns) in sums.items()
+    )
+    overheads = tuple(
+        Overhead(
+            *place,
+            plain_ms=median(both[False]),
+            instrumented_ms=median(both[True]),
+            trials=len(both[True]),
+        )
+        for place, both in steps.items()
+        if both[True] and both[False]
+    )
+    return entries, overheads
+
+
+_Place = tuple[str, str, str, str]
+
+
+def _place(trial: Mapping[str, Any]) -> _Place:
+    workload, form = str(trial["workload"]), str(trial["form"])
+    return workload, form, str(trial["placement"]), str(trial["system"])
+
+
+def opcode_names() -> dict[int, str]:
+    """Name of the function behind each opcode."""
+    return {f.opcode: f.name for name in ("core", "opencl") for f in load_api(name).functions}
+
+
+def divide(
+    events: Sequence[Event], warmup_steps: int, names: Mapping[int, str]
+) -> dict[tuple[str, str], tuple[int, int]]:
+    """(function, part) -> calls and nanoseconds, between the marks of the measured steps.
+
+    Nothing if the trial left no rows of both.
+    """
+    steps = step_times(of_source(events, "program"))
+    if not steps:
+        return {}
+    first, last = window(steps, warmup_steps)
+    marks = {e.get("label"): e for e in of_source(events, "stub") if e.get("event") == "times"}
+    begin, end = marks.get(f"step {first}"), marks.get(f"step {last}")
+    if begin is None or end is None or begin is end:
+        return {}
+    client = _difference(begin["client"], end["client"], CLIENT)
+    worker = _difference(begin["worker"], end["worker"], WORKER)
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for opcode in sorted({*client, *worker}):
+        function = names.get(opcode, "-")
+        if function == OWN:
+            continue
+        mine = client.get(opcode, dict.fromkeys(CLIENT, 0))
+        theirs = worker.get(opcode, dict.fromkeys(WORKER, 0))
+        for part, (calls, ns) in _parts(mine, theirs, end.get("transport") == "shm").items():
+            if ns > 0:
+                found[function, part] = calls, ns
+    return found
+
+
+def _difference(
+    begin: Sequence[Sequence[int]], end: Sequence[Sequence[int]], columns: Sequence[str]
+) -> dict[int, dict[str, int]]:
+    before = {row[0]: row[1:] for row in begin}
+    nothing = [0] * len(columns)
+    return {
+        row[0]: {
+            name: new - old
+            for name, new, old in zip(columns, row[1:], before.get(row[0], nothing), strict=True)
+        }
+        for row in end
+    }
+
+
+def _parts(
+    client: Mapping[str, int], worker: Mapping[str, int], shared: bool
+) -> dict[str, tuple[int, int]]:
+    """What a wait is made of: the worker's time of this call, of calls before it, and the way.
+
+    Over TCP the worker's time for other calls is not known; without one-way calls there are none.
+    """
+    busy = client["busy"] if shared else worker["answered_time"]
+    messages = worker["messages"]
+    return {
+        "encode": (client["calls"], client["stub"]),
+        "publish": (
+            client["sends"] + client["waits"],
+            client["send"] + max(client["wait"] - busy - worker["send"], 0),
+        ),
+        "queue": (client["waits"], max(busy - worker["answered_time"], 0)),
+        "take": (messages, worker["take"]),
+        BACKEND: (messages, worker["backend"]),
+        "compile": (messages, worker["compile"]),
+        "kernel": (messages, worker["kernel"]),
+        "copy": (client["calls"], client["copy"] + worker["copy"]),
+        "reply": (messages, worker["encode"] + worker["send"]),
+    }
+
+
+def breakdown_text(entries: Sequence[Entry], overheads: Sequence[Overhead]) -> str:
+    """The shares of each system as text, with the cost of instrumenting; empty without entries."""
+    lines: list[str] = []
+    cost = {(o.workload, o.form, o.placement, o.system): o for o in overheads}
+    for place in dict.fromkeys(entry.place for entry in entries):
+        workload, form, placement = place
+        lines.append(f"-- where forwarded calls spend their time: {workload}, {form}, {placement}")
+        for name in dict.fromkeys(e.system for e in entries if e.place == place):
+            parts = by_part(select(entries, place, name))
+            share = extra_share(parts)
+            counted_s = sum(s for part, s in parts.items() if part not in APART)
+            shown = ", ".join(
+                f"{part_name(part)} {seconds / counted_s:.1%}"
+                for part, seconds in parts.items()
+                if part not in APART and counted_s > 0
+            )
+            apart = ", ".join(
+                f"{part_name(part)} {seconds:.3g} s"
+                for part, seconds in parts.items()
+                if part in APART
+            )
+            extra = "unknown" if share is None else f"{share:.1%}"
+            lines.append(f"{name}: extra cost {extra} of {counted_s:.3g} s ({shown})")
+            lines.append(f"    apart: {apart or 'nothing'}")
+            measured = cost.get((*place, name))
+            if measured is not None:
+                lines.append(
+                    f"    instrumenting: {measured.ratio:.3f} times the plain trials' time a step"
+                    f" (medians of {measured.trials})"
+                )
+    return "\n".join(lines)

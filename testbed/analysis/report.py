@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.analysis import tables
-from testbed.analysis.breakdown import read_breakdown
+from testbed.analysis.breakdown import breakdown_text, collect, read_breakdown, write_breakdown
 from testbed.analysis.charts import charts
 from testbed.analysis.false_alarms import false_alarms
 from testbed.analysis.false_alarms import records as alarm_records
@@ -36,6 +36,13 @@ class Report:
     comparisons: tuple[tables.Comparison, ...]
     files: tuple[Path, ...]
 
+    def breakdown(self, placement: str) -> str:
+        """What instrumented trials of a placement found, as text; empty if there were none."""
+        entries, overheads = collect(self.run.path)
+        return breakdown_text(
+            [entry for entry in entries if entry.placement == placement], overheads
+        )
+
 
 def tabulate(path: Path) -> Report:
     """Write the tables beside the raw record, in every format.
@@ -50,6 +57,7 @@ def tabulate(path: Path) -> Report:
         text += "\n\n" + "\n".join(tables.text_table(alarms_table(alarms)))
     files = []
     with _write_errors(path):
+        write_breakdown(path)
         folder = path / TABLES
         folder.mkdir(exist_ok=True)
         for name, content in (

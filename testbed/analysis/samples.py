@@ -125,9 +125,11 @@ def load_run(path: Path) -> Run:
     Raises TestbedError if it is no run directory or its files are damaged.
     """
     manifest = read_manifest(path)
+    # Instrumented trials are no samples: what they are for is in breakdown.py.
     samples = [
         _sample(path, entry, _own_units(manifest, str(entry["workload"])))
         for entry in read_lines(path / TRIALS)
+        if not entry.get("instrument")
     ]
     if not samples:
         raise TestbedError(f"{path} has no finished trial", "go on with --resume, or run anew")

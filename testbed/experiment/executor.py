@@ -167,6 +167,7 @@ class Executor:
                 **client_environment(base, chosen, server, vendors),
                 "WORMHOLE_MARK_LIB": str(self._parts.library),
                 "WORMHOLE_STATS": str(files.log_directory / "stub.jsonl"),
+                **_instrument(trial),
             }
             facts = {"network": "loopback" if tcp else "none", "switches": chosen.switches()}
             attempt = self._on_host(trial, subject, files, environment, facts)
@@ -260,6 +261,7 @@ class Executor:
         environment = {
             **subject.bundle.environment(folder),
             **guest_variables(chosen, server),
+            **_instrument(trial),
         }
         before, seen = guest.host_times(), len(server.sessions())
         argv = self._argv(trial, subject, folder, in_guest=True)
@@ -279,6 +281,11 @@ class Executor:
 def guest_folder(subject: Subject) -> PurePosixPath:
     """Where a bundle lies in a guest; bundles that differ lie apart."""
     return GUEST_DIRECTORY / f"{subject.workload.name}-{subject.bundle.key}"
+
+
+def _instrument(trial: Trial) -> dict[str, str]:
+    """What makes the stub, and through it the worker, take the time of calls apart."""
+    return {"WORMHOLE_INSTRUMENT": "1"} if trial.instrument == "breakdown" else {}
 
 
 def _completed(

@@ -23,7 +23,9 @@ An experiment is a YAML file under `workloads/experiments/`:
         placements: [process]
         rounds: 1
 
-A part runs its workloads under its systems (the experiment's, if it names none) once a round.
+`instrument: breakdown` in a part runs each forwarded trial twice, interleaved: as it is, and once
+more with the time of each call taken apart; only the former has a speed.  A part runs its workloads
+under its systems (the experiment's, if it names none) once a round.
 
 An A/A experiment has one system under two names, and says how its rounds are cut into comparisons:
 
@@ -49,6 +51,7 @@ from testbed.experiment.systems import PLACEMENTS, PRESETS, SPIN_US_MAX
 
 FORMS = ("application", "replay")
 MODES = ("training", "inference")
+INSTRUMENTS = ("breakdown",)
 RESTARTS = ("round", "trial", "part")
 
 ROUNDS_LIMIT = 1000
@@ -109,7 +112,10 @@ class WorkloadChoice:
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison of an experiment: a form, crossed with workloads, systems and placements."""
+    """One comparison of an experiment: a form, crossed with workloads, systems and placements.
+
+    `instrument` adds to each forwarded trial one that is instrumented so and has no speed.
+    """
 
     name: str
     form: str
@@ -118,6 +124,7 @@ class Part:
     placements: tuple[str, ...]
     rounds: int
     warmup_rounds: int
+    instrument: str = ""
 
 
 @dataclass(frozen=True)
@@ -314,6 +321,7 @@ def _part(section: yamlfile.Section, systems: Sequence[SystemChoice]) -> Part:
         placements=section.texts("placements", allowed=PLACEMENTS),
         rounds=section.integer("rounds", minimum=1, maximum=ROUNDS_LIMIT),
         warmup_rounds=section.integer("warmup_rounds", 0, minimum=0, maximum=ROUNDS_LIMIT),
+        instrument=section.choice("instrument", INSTRUMENTS, ""),
     )
     section.finish()
     if not part.placements:

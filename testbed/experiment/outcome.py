@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from testbed.analysis.measure import Metric, measure
+from testbed.analysis.measure import Metric, measure, of_source, step_times, window
 from testbed.errors import TestbedError
 from testbed.experiment.events import Trajectory, read_events, read_metrics, read_pattern
 from testbed.experiment.gate import Verdict, check_replay, check_trajectory
@@ -88,7 +88,7 @@ def assemble(
     trial: Trial, expectation: Expectation, attempt: Attempt, noise: Mapping[str, Any]
 ) -> TrialOutcome:
     """Judge an attempt.  A program's malformed output is a failed trial, not an error."""
-    events = raw_events(trial, attempt)
+    events = _without_times(raw_events(trial, attempt), expectation.workload.warmup_steps)
     verdict: Verdict | None = None
     try:
         trajectory = _trajectory(trial, expectation, attempt)
@@ -118,9 +118,18 @@ def assemble(
     )
 
 
+def _without_times(events: list[Event], warmup_steps: int) -> list[Event]:
+    """Events without the rows of an instrumented run between the two marks that count."""
+    steps = step_times(of_source(events, "program"))
+    labels = {f"step {number}" for number in window(steps, warmup_steps)}
+    return [e for e in events if e.get("event") != "times" or e.get("label") in labels]
+
+
 def raw_events(trial: Trial, attempt: Attempt) -> list[Event]:
     """Everything that was heard, with its source."""
     runner = {"event": "trial", "id": trial.id, **attempt.facts}
+    if trial.instrument:
+        runner["instrument"] = trial.instrument
     client = {
         "event": "exit",
         "where": attempt.where,

@@ -45,6 +45,7 @@ class Trial:
     warmup: bool
     vm: str
     timeout_s: int
+    instrument: str = ""
 
     @property
     def kind(self) -> Kind:
@@ -127,16 +128,17 @@ def _part_trials(
     experiment: Experiment, part: Part, placement: str, accelerator: str
 ) -> Iterable[Trial]:
     cells = [
-        (workload, system)
+        (workload, system, instrument)
         for workload in part.workloads
         for system in part.systems
+        for instrument in dict.fromkeys(("", "" if system.is_native else part.instrument))
         if placement == "process" or not system.is_native or accelerator == "kvm"
     ]
     for number in range(1 - part.warmup_rounds, part.rounds + 1):
         order = list(cells)
         random.Random(f"{experiment.seed}/{part.name}/{placement}/{number}").shuffle(order)
-        for workload, system in order:
-            yield _trial(experiment, part, placement, number, workload, system)
+        for workload, system, instrument in order:
+            yield _trial(experiment, part, placement, number, workload, system, instrument)
 
 
 def _trial(
@@ -146,11 +148,13 @@ def _trial(
     number: int,
     workload: WorkloadChoice,
     system: SystemChoice,
+    instrument: str,
 ) -> Trial:
     warmup = number < 1
     # Warm-up rounds are numbered w01, w02 ... in the order in which they run.
     label = f"w{number + part.warmup_rounds:02d}" if warmup else f"r{number:02d}"
     trial_id = f"{part.name}/{placement}/{label}/{workload.label}/{system.name}"
+    trial_id += f"+{instrument}" if instrument else ""
     vm = ""
     if placement != "process" and not system.is_native:
         vm = {
@@ -169,4 +173,5 @@ def _trial(
         warmup=warmup,
         vm=vm,
         timeout_s=experiment.trial_timeout_s,
+        instrument=instrument,
     )

@@ -117,6 +117,7 @@ def describe_experiment(experiment: Experiment) -> dict[str, Any]:
                 "placements": list(part.placements),
                 "rounds": part.rounds,
                 "warmup_rounds": part.warmup_rounds,
+                "instrument": part.instrument,
             }
             for part in experiment.parts
         ],

@@ -50,6 +50,8 @@ def run_experiment(request: Request, print_line: Print = print) -> Conducted:
         tell(f"{placement} placement is measured")
         shown = [c for c in report.comparisons if c.group.placement == placement]
         print_line(terminal(shown))
+        if report.breakdown(placement):
+            print_line(report.breakdown(placement))
         print_line("")
 
     done = conduct(request, tell, show)

@@ -134,6 +134,7 @@ def _record(trial: Trial, outcome: TrialOutcome, run: RunDirectory) -> None:
             "placement": trial.placement,
             "round": trial.round,
             "warmup": trial.warmup,
+            "instrument": trial.instrument,
             "vm": trial.vm,
             "status": result.status,
             "detail": result.detail,

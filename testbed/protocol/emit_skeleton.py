@@ -146,15 +146,60 @@ def opencl_table_header(api: Api) -> str:
     """The backend's functions, found by name in the real library."""
     out = [banner("opencl.yaml"), "#ifndef WH_OPENCL_TABLE_H\n#define WH_OPENCL_TABLE_H\n\n"]
     out.append(TARGET + "#include <CL/cl_icd.h>\n\n#define WH_OPENCL_FUNCTIONS(X) \\\n")
-    names = [f.name for f in api.functions if f.forwarded and not f.calls]
-    own = ("clSetEventCallback", "clSetMemObjectDestructorCallback")  # the skeletons' own use
-    names += [name for name in own if name not in names]
-    out.append(" \\\n".join(f"    X({name})" for name in names))
+    out.append(" \\\n".join(f"    X({f.name})" for f in _called(api)))
     # Types come from the prototypes: cl_icd.h names its pointer types otherwise since 2024.
     member = "#define WH_OPENCL_MEMBER(name) __typeof__(name) *name;\n"
     out.append(f"\n\nstruct wh_opencl_table {{\n{member}")
     out.append("    WH_OPENCL_FUNCTIONS(WH_OPENCL_MEMBER)\n#undef WH_OPENCL_MEMBER\n};\n\n#endif\n")
     return "".join(out)
+
+
+def _called(api: Api) -> list[Function]:
+    """The functions of the real library that a worker calls."""
+    own = ("clSetEventCallback", "clSetMemObjectDestructorCallback")  # the skeletons' own use
+    forwarded = [f for f in api.functions if f.forwarded and not f.calls]
+    return forwarded + [f for f in api.functions if f.name in own and f not in forwarded]
+
+
+#: Functions that build programs, and those that wait until commands are complete.
+COMPILES = ("clBuildProgram", "clCompileProgram", "clLinkProgram")
+WAITS = ("clFinish", "clWaitForEvents")
+
+
+def timed_source(api: Api) -> str:
+    """The table of the real library's functions again, each measured."""
+    out = [banner("opencl.yaml"), '#include "opencl_backend.h"\n#include "times.h"\n\n']
+    out.append("static const struct wh_opencl_table *untimed;\n")
+    functions = _called(api)
+    out.extend("\n" + _timed(function) for function in functions)
+    out.append("\nstatic const struct wh_opencl_table timed = {\n")
+    out.extend(f"    .{f.name} = timed_{f.name},\n" for f in functions)
+    out.append(
+        "};\n\nconst struct wh_opencl_table *wh_cl_timed(const struct wh_opencl_table *real)"
+    )
+    out.append("\n{\n    untimed = real;\n    return &timed;\n}\n")
+    return "".join(out)
+
+
+def _timed(function: Function) -> str:
+    returns = function.returns + ("" if function.returns.endswith("*") else " ")
+    declarations = [argument.declaration for argument in function.args] or ["void"]
+    names = [argument.name for argument in function.args]
+    blocking = next((name for name in names if name.startswith("blocking_")), None)
+    part = "WH_TIMES_BACKEND"
+    if function.name in COMPILES:
+        part = "WH_TIMES_COMPILE"
+    elif function.name in WAITS:
+        part = "WH_TIMES_KERNEL"
+    elif blocking is not None:
+        part = f"{blocking} ? WH_TIMES_KERNEL : WH_TIMES_BACKEND"
+    head = wrapped(f"static {returns}CL_API_CALL timed_{function.name}", declarations, "")
+    call = wrapped(f"untimed->{function.name}", names, ";").replace("\n", "\n    ")
+    kept = "" if function.returns == "void" else f"{returns}result = "
+    body = [f"{head}\n{{", "    uint64_t begin_ticks = wh_times_enter();", f"    {kept}{call}"]
+    body.append(f"    wh_times_leave(begin_ticks, {part});")
+    body.append("    return result;\n}" if kept else "}")
+    return "\n".join(body) + "\n"
 
 
 def opencl_source(api: Api) -> str:

@@ -186,7 +186,7 @@ def _head(function: Function, static: bool = True) -> str:
 def opencl_stub(api: Api, function: Function) -> str:
     """One stub."""
     body = [wrapped(_head(function), _declarations(function), "") + "\n{"]
-    body.append("    wh_count_api_call();")
+    body.append("    WH_API_CALL();")
     if function.mode == "unsupported":
         body.extend(_unsupported(function))
     elif function.mode == "answered":

@@ -121,6 +121,7 @@ def generated_files() -> dict[str, str]:
         "stub_opencl.c": emit_stub.opencl_source(opencl),
         "skeleton_core.c": emit_skeleton.core_source(core),
         "skeleton_opencl.c": emit_skeleton.opencl_source(opencl),
+        "skeleton_timed.c": emit_skeleton.timed_source(opencl),
         "skeleton_dispatch.c": emit_skeleton.dispatch_source(),
         "fuzz_grammar.c": emit_fuzz.fuzz_source([core, opencl]),
         "opcode_names.c": emit_skeleton.names_source([core, opencl]),

@@ -54,7 +54,9 @@ bool wh_cl_share(struct wh_cl_object *mem, cl_mem_flags flags, size_t size, cons
         return false;
     }
     if (host_ptr != NULL) {
+        uint64_t begun = wh_copy_begin();
         memcpy(backing->address, host_ptr, host_bytes);
+        wh_copy_end(begun, WH_OP_clCreateBuffer);
     }
     mem->u.of_mem.shared = backing->address;
     return true;
@@ -155,7 +157,7 @@ static cl_mem create_buffer(uint16_t opcode, cl_context context,
 cl_mem CL_API_CALL wh_stub_clCreateBuffer(cl_context context, cl_mem_flags flags, size_t size,
                                           void *host_ptr, cl_int *errcode_ret)
 {
-    wh_count_api_call();
+    WH_API_CALL();
     return create_buffer(WH_OP_clCreateBuffer, context, NULL, flags, size, host_ptr, errcode_ret);
 }
 
@@ -164,7 +166,7 @@ cl_mem CL_API_CALL wh_stub_clCreateBufferWithProperties(cl_context context,
                                                         cl_mem_flags flags, size_t size,
                                                         void *host_ptr, cl_int *errcode_ret)
 {
-    wh_count_api_call();
+    WH_API_CALL();
     return create_buffer(WH_OP_clCreateBufferWithProperties, context, properties, flags, size,
                          host_ptr, errcode_ret);
 }

@@ -314,7 +314,7 @@ static struct registration *begin(void *pointer, uint32_t kind, uint16_t opcode,
                                   void *data, cl_int *error)
 {
     static const cl_int errors[WH_KIND_COUNT] = WH_KIND_ERRORS;
-    wh_count_api_call();
+    WH_API_CALL();
     struct wh_cl_object *object = wh_cl_get(pointer, kind);
     struct registration *registration = NULL;
     *error = object == NULL ? errors[kind] : callable ? CL_SUCCESS : CL_INVALID_VALUE;

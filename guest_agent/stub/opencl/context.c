@@ -84,7 +84,7 @@ cl_int CL_API_CALL wh_stub_clGetDeviceIDs(cl_platform_id platform, cl_device_typ
     uint64_t handles[WH_CL_DEVICES_MAX] = {0};
     cl_uint count = 0;
     cl_int error;
-    wh_count_api_call();
+    WH_API_CALL();
     if (platform != NULL && !wh_cl_live(platform, WH_KIND_PLATFORM)) {
         return CL_INVALID_PLATFORM;
     }
@@ -195,7 +195,7 @@ cl_int CL_API_CALL wh_stub_clCreateSubDevices(cl_device_id in_device,
                                               cl_uint *num_devices_ret)
 {
     cl_uint count = 0;
-    wh_count_api_call();
+    WH_API_CALL();
     struct wh_cl_object *whole = wh_cl_get(in_device, WH_KIND_DEVICE);
     if (whole == NULL) {
         return CL_INVALID_DEVICE;
@@ -313,7 +313,7 @@ cl_context CL_API_CALL wh_stub_clCreateContext(const cl_context_properties *prop
                                                cl_int *errcode_ret)
 {
     struct wh_call call;
-    wh_count_api_call();
+    WH_API_CALL();
     if (devices == NULL || num_devices == 0 || (pfn_notify == NULL && user_data != NULL)) {
         return wh_cl_created(NULL, CL_INVALID_VALUE, errcode_ret);
     }
@@ -346,7 +346,7 @@ cl_context CL_API_CALL wh_stub_clCreateContextFromType(const cl_context_properti
                                                        cl_int *errcode_ret)
 {
     struct wh_call call;
-    wh_count_api_call();
+    WH_API_CALL();
     if (pfn_notify == NULL && user_data != NULL) {
         return wh_cl_created(NULL, CL_INVALID_VALUE, errcode_ret);
     }

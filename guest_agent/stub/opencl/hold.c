@@ -118,6 +118,7 @@ cl_int wh_cl_held_rows(const struct wh_cl_transfer *transfer, const struct wh_cl
     if (error != CL_SUCCESS) {
         return error;
     }
+    uint64_t begun = wh_copy_begin();
     if (reads) {
         copy_rows(host, place);
         wh_count_bytes(0, size);
@@ -125,12 +126,14 @@ cl_int wh_cl_held_rows(const struct wh_cl_transfer *transfer, const struct wh_cl
         copy_rows(place, host);
         wh_count_bytes(size, 0);
     }
+    wh_copy_end(begun, held.opcode);
     return let_go(&held, held.hold, event != NULL, CL_SUCCESS);
 }
 
 static void copy_in_place(const struct wh_cl_transfer *transfer, uint8_t *shared)
 {
     /* The application may pass memory that it mapped of the same buffer: the ranges may overlap. */
+    uint64_t begun = wh_copy_begin();
     if (transfer->to != NULL) {
         memmove(transfer->to, shared + transfer->offset, transfer->size);
         wh_count_bytes(0, transfer->size);
@@ -138,6 +141,7 @@ static void copy_in_place(const struct wh_cl_transfer *transfer, uint8_t *shared
         memmove(shared + transfer->offset, transfer->from, transfer->size);
         wh_count_bytes(transfer->size, 0);
     }
+    wh_copy_end(begun, transfer->opcode);
 }
 
 static cl_int transfer_held(const struct wh_cl_transfer *transfer, struct wh_cl_object *event,

@@ -61,7 +61,7 @@ static cl_int give_platform(bool may_keep, cl_uint num_entries, cl_platform_id *
 cl_int CL_API_CALL wh_stub_clGetPlatformIDs(cl_uint num_entries, cl_platform_id *platforms,
                                             cl_uint *num_platforms)
 {
-    wh_count_api_call();
+    WH_API_CALL();
     return give_platform(wh_local_answers(), num_entries, platforms, num_platforms);
 }
 
@@ -101,14 +101,14 @@ static void *find_function(const char *name)
 
 void *CL_API_CALL wh_stub_clGetExtensionFunctionAddress(const char *func_name)
 {
-    wh_count_api_call();
+    WH_API_CALL();
     return find_function(func_name);
 }
 
 void *CL_API_CALL wh_stub_clGetExtensionFunctionAddressForPlatform(cl_platform_id platform,
                                                                    const char *func_name)
 {
-    wh_count_api_call();
+    WH_API_CALL();
     return wh_cl_live(platform, WH_KIND_PLATFORM) ? find_function(func_name) : NULL;
 }
 

@@ -248,7 +248,7 @@ cl_mem CL_API_CALL wh_stub_clCreateImage(cl_context context, cl_mem_flags flags,
         .desc = image_desc,
         .host = host_ptr,
     };
-    wh_count_api_call();
+    WH_API_CALL();
     return create(&creation, errcode_ret);
 }
 
@@ -268,7 +268,7 @@ cl_mem CL_API_CALL wh_stub_clCreateImageWithProperties(cl_context context,
         .desc = image_desc,
         .host = host_ptr,
     };
-    wh_count_api_call();
+    WH_API_CALL();
     return create(&creation, errcode_ret);
 }
 
@@ -291,7 +291,7 @@ cl_mem CL_API_CALL wh_stub_clCreateImage2D(cl_context context, cl_mem_flags flag
         .desc = &desc,
         .host = host_ptr,
     };
-    wh_count_api_call();
+    WH_API_CALL();
     return create(&creation, errcode_ret);
 }
 
@@ -317,7 +317,7 @@ cl_mem CL_API_CALL wh_stub_clCreateImage3D(cl_context context, cl_mem_flags flag
         .desc = &desc,
         .host = host_ptr,
     };
-    wh_count_api_call();
+    WH_API_CALL();
     return create(&creation, errcode_ret);
 }
 
@@ -468,7 +468,7 @@ cl_int CL_API_CALL wh_stub_clEnqueueReadImage(cl_command_queue command_queue, cl
         .wait_list = event_wait_list,
     };
     struct box box = {origin, region, row_pitch, slice_pitch};
-    wh_count_api_call();
+    WH_API_CALL();
     cl_int error = enqueue(&transfer, &box, CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS,
                            CL_COMMAND_READ_IMAGE, event);
     return error == CL_SUCCESS && blocking_read != CL_FALSE ? wh_cl_take_async() : error;
@@ -491,7 +491,7 @@ cl_int CL_API_CALL wh_stub_clEnqueueWriteImage(cl_command_queue command_queue, c
         .wait_list = event_wait_list,
     };
     struct box box = {origin, region, input_row_pitch, input_slice_pitch};
-    wh_count_api_call();
+    WH_API_CALL();
     return enqueue(&transfer, &box, CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_NO_ACCESS,
                    CL_COMMAND_WRITE_IMAGE, event);
 }
@@ -566,7 +566,7 @@ void *CL_API_CALL wh_stub_clEnqueueMapImage(cl_command_queue command_queue, cl_m
     struct wh_cl_object *mem = (struct wh_cl_object *)image;
     struct wh_cl_object *created = NULL;
     struct wh_cl_map *map = NULL;
-    wh_count_api_call();
+    WH_API_CALL();
     cl_int error =
         check_map(&transfer, origin, region, map_flags, image_row_pitch, image_slice_pitch);
     if (error == CL_SUCCESS) {

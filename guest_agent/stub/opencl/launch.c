@@ -253,7 +253,7 @@ cl_int CL_API_CALL wh_stub_clSetKernelArg(cl_kernel kernel, cl_uint arg_index, s
                                           const void *arg_value)
 {
     struct value value;
-    wh_count_api_call();
+    WH_API_CALL();
     struct wh_cl_object *object = wh_cl_get(kernel, WH_KIND_KERNEL);
     if (object == NULL) {
         return CL_INVALID_KERNEL;
@@ -467,7 +467,7 @@ cl_int CL_API_CALL wh_stub_clEnqueueNDRangeKernel(
         .wait_count = num_events_in_wait_list,
         .wait_list = event_wait_list,
     };
-    wh_count_api_call();
+    WH_API_CALL();
     return enqueue(&launch, command_queue, kernel, event);
 }
 
@@ -485,6 +485,6 @@ cl_int CL_API_CALL wh_stub_clEnqueueTask(cl_command_queue command_queue, cl_kern
         .wait_count = num_events_in_wait_list,
         .wait_list = event_wait_list,
     };
-    wh_count_api_call();
+    WH_API_CALL();
     return enqueue(&launch, command_queue, kernel, event);
 }

@@ -81,7 +81,7 @@ void *CL_API_CALL wh_stub_clEnqueueMapBuffer(cl_command_queue command_queue, cl_
     struct wh_cl_object *mem = (struct wh_cl_object *)buffer;
     struct wh_cl_object *created = NULL;
     struct wh_cl_map *map = NULL;
-    wh_count_api_call();
+    WH_API_CALL();
     cl_int error = wh_cl_check_transfer(&transfer);
     error = error == CL_SUCCESS && size == 0 ? CL_INVALID_VALUE : error;
     error = error == CL_SUCCESS && mem->u.of_mem.image.element_bytes != 0 ? CL_INVALID_MEM_OBJECT
@@ -138,7 +138,7 @@ cl_int CL_API_CALL wh_stub_clEnqueueUnmapMemObject(cl_command_queue command_queu
         .wait_count = num_events_in_wait_list,
         .wait_list = event_wait_list,
     };
-    wh_count_api_call();
+    WH_API_CALL();
     cl_int error = wh_cl_check_transfer(&transfer);
     error = error == CL_SUCCESS ? wh_cl_take_async() : error;
     if (error != CL_SUCCESS) {

@@ -102,7 +102,7 @@ cl_program CL_API_CALL wh_stub_clCreateProgramWithSource(cl_context context, cl_
 {
     size_t size = 0;
     size_t rewritten_size = 0;
-    wh_count_api_call();
+    WH_API_CALL();
     cl_int error = check_source(context, count, strings);
     if (error != CL_SUCCESS) {
         return wh_cl_created(NULL, error, errcode_ret);
@@ -177,7 +177,7 @@ cl_program CL_API_CALL wh_stub_clCreateProgramWithBinary(cl_context context, cl_
                                                          cl_int *binary_status, cl_int *errcode_ret)
 {
     struct wh_text all = {0};
-    wh_count_api_call();
+    WH_API_CALL();
     cl_int error = check_binaries(context, num_devices, device_list, lengths, binaries);
     if (error != CL_SUCCESS) {
         return wh_cl_created(NULL, error, errcode_ret);
@@ -299,7 +299,7 @@ static cl_int ship(struct wh_cl_object *program, const struct build *build, char
 /* The API allows a build to be over when the call returns, and its callback to be called within. */
 static cl_int build_program(cl_program program, const struct build *build)
 {
-    wh_count_api_call();
+    WH_API_CALL();
     struct wh_cl_object *object = wh_cl_get(program, WH_KIND_PROGRAM);
     if (object == NULL) {
         return CL_INVALID_PROGRAM;
@@ -353,7 +353,7 @@ cl_int CL_API_CALL wh_stub_clCompileProgram(
     };
     for (cl_uint i = 0; i < num_input_headers; i++) {
         if (header_include_names == NULL || header_include_names[i] == NULL) {
-            wh_count_api_call();
+            WH_API_CALL();
             return CL_INVALID_VALUE;
         }
     }
@@ -398,7 +398,7 @@ cl_program CL_API_CALL wh_stub_clLinkProgram(
     };
     bool made = false;
     bool notified = false;
-    wh_count_api_call();
+    WH_API_CALL();
     if (!wh_cl_live(context, WH_KIND_CONTEXT)) {
         return wh_cl_created(NULL, CL_INVALID_CONTEXT, errcode_ret);
     }
@@ -545,7 +545,7 @@ cl_int CL_API_CALL wh_stub_clGetProgramInfo(cl_program program, cl_program_info 
                                             size_t param_value_size, void *param_value,
                                             size_t *param_value_size_ret)
 {
-    wh_count_api_call();
+    WH_API_CALL();
     struct wh_cl_object *object = wh_cl_get(program, WH_KIND_PROGRAM);
     const struct wh_cl_query query = {
         .opcode = WH_OP_clGetProgramInfo,
@@ -609,7 +609,7 @@ cl_int CL_API_CALL wh_stub_clGetProgramBuildInfo(cl_program program, cl_device_i
         .value = param_value,
         .size_ret = param_value_size_ret,
     };
-    wh_count_api_call();
+    WH_API_CALL();
     const struct wh_cl_object *object = wh_cl_get(program, WH_KIND_PROGRAM);
     bool names = param_name == CL_PROGRAM_BUILD_LOG || param_name == CL_PROGRAM_BUILD_OPTIONS;
     if (names && object != NULL && object->u.of_program.foreign &&
@@ -624,7 +624,7 @@ cl_int CL_API_CALL wh_stub_clCreateKernelsInProgram(cl_program program, cl_uint 
 {
     struct wh_call call;
     cl_uint made = 0;
-    wh_count_api_call();
+    WH_API_CALL();
     if (!wh_cl_live(program, WH_KIND_PROGRAM)) {
         return CL_INVALID_PROGRAM;
     }

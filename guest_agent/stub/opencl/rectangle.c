@@ -371,7 +371,7 @@ cl_int CL_API_CALL wh_stub_clEnqueueReadBufferRect(
         .wait_list = event_wait_list,
     };
     struct rectangle host = {host_origin, region, host_row_pitch, host_slice_pitch};
-    wh_count_api_call();
+    WH_API_CALL();
     if (ptr == NULL) {
         return CL_INVALID_VALUE;
     }
@@ -396,7 +396,7 @@ cl_int CL_API_CALL wh_stub_clEnqueueWriteBufferRect(
         .wait_list = event_wait_list,
     };
     struct rectangle host = {host_origin, region, host_row_pitch, host_slice_pitch};
-    wh_count_api_call();
+    WH_API_CALL();
     if (ptr == NULL) {
         return CL_INVALID_VALUE;
     }

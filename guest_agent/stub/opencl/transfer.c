@@ -407,7 +407,7 @@ cl_int CL_API_CALL wh_stub_clEnqueueReadBuffer(cl_command_queue command_queue, c
         .wait_count = num_events_in_wait_list,
         .wait_list = event_wait_list,
     };
-    wh_count_api_call();
+    WH_API_CALL();
     cl_int error = enqueue(&transfer, CL_COMMAND_READ_BUFFER, event);
     if (error == CL_SUCCESS && blocking_read != CL_FALSE) {
         return wh_cl_take_async();
@@ -431,6 +431,6 @@ cl_int CL_API_CALL wh_stub_clEnqueueWriteBuffer(cl_command_queue command_queue, 
         .wait_count = num_events_in_wait_list,
         .wait_list = event_wait_list,
     };
-    wh_count_api_call();
+    WH_API_CALL();
     return enqueue(&transfer, CL_COMMAND_WRITE_BUFFER, event);
 }

@@ -107,7 +107,7 @@ cl_int wh_cl_finish(struct wh_cl_object *queue)
 
 cl_int CL_API_CALL wh_stub_clFinish(cl_command_queue command_queue)
 {
-    wh_count_api_call();
+    WH_API_CALL();
     struct wh_cl_object *queue = wh_cl_get(command_queue, WH_KIND_QUEUE);
     if (queue == NULL) {
         return CL_INVALID_COMMAND_QUEUE;
@@ -163,7 +163,7 @@ static bool all_seen(cl_uint count, const cl_event *events, cl_int *error)
 cl_int CL_API_CALL wh_stub_clWaitForEvents(cl_uint num_events, const cl_event *event_list)
 {
     cl_int error;
-    wh_count_api_call();
+    WH_API_CALL();
     if (num_events == 0 || event_list == NULL) {
         return CL_INVALID_VALUE;
     }
@@ -230,7 +230,7 @@ cl_int CL_API_CALL wh_stub_clGetEventInfo(cl_event event, cl_event_info param_na
                                           size_t param_value_size, void *param_value,
                                           size_t *param_value_size_ret)
 {
-    wh_count_api_call();
+    WH_API_CALL();
     struct wh_cl_object *object = wh_cl_get(event, WH_KIND_EVENT);
     const struct wh_cl_query query = {
         .opcode = WH_OP_clGetEventInfo,
@@ -269,7 +269,7 @@ cl_int CL_API_CALL wh_stub_clGetEventInfo(cl_event event, cl_event_info param_na
 cl_int CL_API_CALL wh_stub_clSetUserEventStatus(cl_event event, cl_int execution_status)
 {
     struct wh_call call;
-    wh_count_api_call();
+    WH_API_CALL();
     if (!wh_cl_live(event, WH_KIND_EVENT)) {
         return CL_INVALID_EVENT;
     }
