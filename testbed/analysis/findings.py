@@ -117,7 +117,7 @@ def _breakdown_sentences(entries: Sequence[Entry]) -> list[str]:
 
 
 def _trials_sentence(run: Run) -> str:
-    samples = [s for group in run.groups for s in group.samples]
+    samples = run.trials
     bad = sum(sample.status != "ok" for sample in samples)
     noisy = sum(sample.noisy for sample in samples)
     state = str(run.manifest.get("state", "unknown"))

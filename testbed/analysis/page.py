@@ -15,7 +15,8 @@ from typing import Any
 import jinja2
 
 from testbed.analysis import statistics
-from testbed.analysis.breakdown import Entry
+from testbed.analysis.breakdown import FILE as BREAKDOWN_FILE
+from testbed.analysis.breakdown import OVERHEAD_FILE, Entry
 from testbed.analysis.false_alarms import false_alarms
 from testbed.analysis.false_alarms import table as alarms_table
 from testbed.analysis.figures import Drawn
@@ -41,7 +42,7 @@ def page(
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     publication = load_published()
     found = beside(publication, run, comparisons, entries)
-    samples = [sample for group in run.groups for sample in group.samples]
+    samples = run.trials
     alarms = false_alarms(run)
     text: str = template.render(
         name=run.experiment.get("name", run.path.name),
@@ -56,6 +57,9 @@ def page(
         missing=missing(publication, found),
         figures=[_figure(run.path, figure) for figure in figures],
         table_files=[str(file.relative_to(run.path)) for file in table_files],
+        breakdown_files=[
+            name for name in (BREAKDOWN_FILE, OVERHEAD_FILE) if (run.path / name).is_file()
+        ],
         groups=[
             {"title": c.group.title, "tables": tables_of(c), "notes": notes_of(c)}
             for c in comparisons

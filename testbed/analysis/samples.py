@@ -88,6 +88,12 @@ class Run:
     path: Path
     manifest: Mapping[str, Any]
     groups: tuple[Group, ...]
+    instrumented_trials: tuple[Sample, ...] = ()
+
+    @property
+    def trials(self) -> list[Sample]:
+        """Every recorded trial, also those that are in no group because they were instrumented."""
+        return [*(s for group in self.groups for s in group.samples), *self.instrumented_trials]
 
     @property
     def experiment(self) -> Mapping[str, Any]:
@@ -125,16 +131,16 @@ def load_run(path: Path) -> Run:
     Raises TestbedError if it is no run directory or its files are damaged.
     """
     manifest = read_manifest(path)
-    # Instrumented trials are no samples: what they are for is in breakdown.py.
-    samples = [
-        _sample(path, entry, _own_units(manifest, str(entry["workload"])))
-        for entry in read_lines(path / TRIALS)
-        if not entry.get("instrument")
-    ]
-    if not samples:
+    # Instrumented trials are compared with nothing: what they are for is in breakdown.py.
+    samples: dict[bool, list[Sample]] = {False: [], True: []}
+    for entry in read_lines(path / TRIALS):
+        units = _own_units(manifest, str(entry["workload"]))
+        samples[bool(entry.get("instrument"))].append(_sample(path, entry, units))
+    if not samples[False]:
         raise TestbedError(f"{path} has no finished trial", "go on with --resume, or run anew")
     accelerator = str(manifest.get("accelerator", {}).get("kind", "unknown"))
-    return Run(path, manifest, _groups(samples, manifest, accelerator))
+    groups = _groups(samples[False], manifest, accelerator)
+    return Run(path, manifest, groups, tuple(samples[True]))
 
 
 def _own_units(manifest: Mapping[str, Any], workload: str) -> dict[str, str]:

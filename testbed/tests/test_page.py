@@ -221,3 +221,16 @@ def test_a_mistake_in_the_published_figures_is_named(tmp_path: Path) -> None:
     path.write_text(FILE.read_text().replace("ours: speedup", "ours: speedupp"))
     with pytest.raises(TestbedError, match=r"published\.yaml:\d+: .*speedup"):
         load_published(path)
+
+
+def test_a_failed_instrumented_trial_is_shown_though_it_is_in_no_table(tmp_path: Path) -> None:
+    path = damaged_run(tmp_path)
+    trials = path / "trials.jsonl"
+    lines = [json.loads(line) for line in trials.read_text().splitlines()]
+    more = {**lines[0], "id": "one+breakdown", "instrument": "breakdown", "status": "failed"}
+    trials.write_text("".join(json.dumps(line) + "\n" for line in [*lines, more]))
+    run = load_run(path)
+    assert "one+breakdown" not in {s.id for group in run.groups for s in group.samples}
+    read = Reader(page(run, compare(run), (), (), ()))
+    assert "one+breakdown" in read.words
+    assert "breakdown.csv" in read.links
