@@ -115,6 +115,21 @@ class Run:
     def ladder(self) -> tuple[str, ...]:
         return tuple(str(name) for name in self.experiment.get("ladder", ()))
 
+    def baseline_of(self, part: str) -> str:
+        """The baseline of a part, which a run of several experiments has for each."""
+        return str(self._part(part).get("baseline") or self.baseline)
+
+    def ladders_of(self, part: str) -> tuple[tuple[str, ...], ...]:
+        """The orders in which a part's systems are compared step by step."""
+        ladders = self._part(part).get("ladders")
+        if not ladders:
+            return (self.ladder,) if self.ladder else ()
+        return tuple(tuple(str(name) for name in steps) for steps in ladders)
+
+    def _part(self, name: str) -> Mapping[str, Any]:
+        parts = self.experiment.get("parts", ())
+        return next((part for part in parts if part.get("name") == name), {})
+
     @property
     def minimum_effect(self) -> float:
         return float(self.experiment.get("minimum_effect", 0.02))

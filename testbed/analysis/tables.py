@@ -66,6 +66,7 @@ class Comparison:
     baseline: str
     rows: tuple[Row, ...]
     ladder: tuple[Step, ...]
+    other_ladders: tuple[tuple[Step, ...], ...] = ()
 
 
 #: Metric -> heading, of the columns that show what was sent: out is client to host, in the reverse.
@@ -103,7 +104,13 @@ FACTS = {"spin_us": "spin (us)", "network": "network", "jail": "jail"}
 def compare(run: Run) -> tuple[Comparison, ...]:
     """Evaluate every group of a run."""
     return tuple(
-        compare_group(group, run.baseline, run.ladder, run.minimum_effect, run.instrumented)
+        compare_group(
+            group,
+            run.baseline_of(group.part),
+            run.ladders_of(group.part),
+            run.minimum_effect,
+            run.instrumented,
+        )
         for group in run.groups
     )
 
@@ -111,11 +118,11 @@ def compare(run: Run) -> tuple[Comparison, ...]:
 def compare_group(
     group: Group,
     baseline: str,
-    ladder: Sequence[str],
+    ladders: Sequence[Sequence[str]],
     minimum_effect: float,
     instrumented: bool = False,
 ) -> Comparison:
-    """Evaluate one group against its baseline and along the ladder.
+    """Evaluate one group against its baseline and along the ladders.
 
     An instrumented run has counts and no speeds: counting exactly costs time.
     """
@@ -123,12 +130,15 @@ def compare_group(
         system: {} if instrumented else speeds_of(group.of(system)) for system in group.systems
     }
     rows = tuple(_row(group, system, speeds, baseline, minimum_effect) for system in group.systems)
-    present = [name for name in ladder if name in group.systems]
-    steps = []
-    for before, after in pairwise(present):
-        ratio = paired_ratio(speeds[after], speeds[before])
-        steps.append(Step(before, after, ratio, verdict(ratio, minimum_effect)))
-    return Comparison(group, baseline, rows, tuple(steps))
+    climbed = []
+    for ladder in ladders:
+        steps = []
+        for before, after in pairwise(name for name in ladder if name in group.systems):
+            ratio = paired_ratio(speeds[after], speeds[before])
+            steps.append(Step(before, after, ratio, verdict(ratio, minimum_effect)))
+        climbed.append(tuple(steps))
+    first, *others = climbed or [()]
+    return Comparison(group, baseline, rows, first, tuple(others))
 
 
 def terminal(comparisons: Sequence[Comparison]) -> str:
@@ -199,16 +209,21 @@ def json_object(comparison: Comparison) -> dict[str, Any]:
         "accelerator": group.accelerator,
         "baseline": comparison.baseline,
         "systems": records_of(comparison),
-        "ladder": [
-            {
-                "from": step.before,
-                "to": step.after,
-                **_interval_record("ratio", step.ratio),
-                "verdict": step.verdict,
-            }
-            for step in comparison.ladder
-        ],
+        "ladder": _steps_record(comparison.ladder),
+        "other_ladders": [_steps_record(steps) for steps in comparison.other_ladders],
     }
+
+
+def _steps_record(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    return [
+        {
+            "from": step.before,
+            "to": step.after,
+            **_interval_record("ratio", step.ratio),
+            "verdict": step.verdict,
+        }
+        for step in steps
+    ]
 
 
 def records_of(comparison: Comparison) -> list[dict[str, Any]]:
@@ -338,7 +353,12 @@ def tables_of(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
         tables.append(("notifications per trial, by who counted", _counted_table(comparison)))
     tables.append(("processor seconds per trial, user + system", _processor_table(comparison)))
     if comparison.ladder:
-        tables.append(("where the gain comes from", _ladder_table(comparison)))
+        tables.append(("where the gain comes from", _ladder_table(comparison.ladder)))
+    tables += [
+        ("the same in another order", _ladder_table(steps))
+        for steps in comparison.other_ladders
+        if steps
+    ]
     return tables
 
 
@@ -404,9 +424,9 @@ def _processor_table(comparison: Comparison) -> list[list[str]]:
     return table
 
 
-def _ladder_table(comparison: Comparison) -> list[list[str]]:
+def _ladder_table(steps: Sequence[Step]) -> list[list[str]]:
     table = [["from", "to", "ratio", "verdict"]]
-    for step in comparison.ladder:
+    for step in steps:
         table.append([step.before, step.after, interval_text(step.ratio), step.verdict])
     return table
 

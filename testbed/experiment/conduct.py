@@ -19,7 +19,12 @@ from testbed.analysis.rundir import TRIALS, read_lines, read_manifest
 from testbed.errors import TestbedError
 from testbed.experiment import provenance
 from testbed.experiment.executor import Executor, NativeParts, RunningGuest, Settings
-from testbed.experiment.experiment import Experiment, find_experiment, load_experiment
+from testbed.experiment.experiment import (
+    EXPERIMENTS,
+    Experiment,
+    find_experiment,
+    load_experiment,
+)
 from testbed.experiment.plan import Kind, describe, make_plan, pace_of
 from testbed.experiment.prepare import Bundle
 from testbed.experiment.record import RunDirectory
@@ -29,7 +34,6 @@ from testbed.experiment.subject import Recorded, prepare_subjects, recorded_file
 from testbed.experiment.systems import PLACEMENTS, system
 from testbed.root import ROOT
 
-EXPERIMENTS = ROOT / "workloads" / "experiments"
 RESULTS = ROOT / "results"
 
 Say = Callable[[str], None]

@@ -27,6 +27,10 @@ An experiment is a YAML file under `workloads/experiments/`:
 more with the time of each call taken apart; only the former has a speed.  A part runs its workloads
 under its systems (the experiment's, if it names none) once a round.
 
+`other_ladders:` shows the same trials in other orders (`- steps: [tcp-sync, ...]`), since a factor
+depends on what was switched before.  `experiments: [a1-training, ladder]` in place of systems and
+parts takes those of other experiments together, each part with its own baseline and ladders.
+
 An A/A experiment has one system under two names, and says how its rounds are cut into comparisons:
 
     systems: [{name: wormhole-a, preset: wormhole}, {name: wormhole-b, preset: wormhole}]
@@ -48,6 +52,9 @@ from typing import Any
 from testbed import yamlfile
 from testbed.errors import TestbedError
 from testbed.experiment.systems import PLACEMENTS, PRESETS, SPIN_US_MAX
+from testbed.root import ROOT
+
+EXPERIMENTS = ROOT / "workloads" / "experiments"
 
 FORMS = ("application", "replay")
 MODES = ("training", "inference")
@@ -125,6 +132,8 @@ class Part:
     rounds: int
     warmup_rounds: int
     instrument: str = ""
+    baseline: str = ""
+    ladders: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -166,53 +175,109 @@ def load_experiment(path: Path, presets: Sequence[str] = tuple(PRESETS)) -> Expe
     Raises TestbedError naming file, line and key.
     """
     section = yamlfile.load(path)
-    experiment = parse_experiment(section, presets)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    names = section.texts("experiments", None)
+    if names is None:
+        experiment = parse_experiment(section, presets)
+        return replace(experiment, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    included = []
+    for name in names:
+        try:
+            included.append(load_experiment(find_experiment(name, EXPERIMENTS), presets))
+        except TestbedError as error:
+            raise section.error(
+                "experiments", f"has `{name}`: {error.what}", error.remedy
+            ) from error
+    experiment = _together(section, included)
+    hashes = "".join(part.sha256 for part in included)
+    digest = hashlib.sha256(path.read_bytes() + hashes.encode()).hexdigest()
     return replace(experiment, sha256=digest)
+
+
+def _together(section: yamlfile.Section, included: Sequence[Experiment]) -> Experiment:
+    """One experiment of several; the first gives what the file does not."""
+    if not included:
+        raise section.error("experiments", "is empty", "name at least one")
+    systems: dict[str, SystemChoice] = {}
+    for experiment in included:
+        if experiment.instrumented or experiment.same is not None:
+            raise section.error(
+                "experiments",
+                f"has `{experiment.name}`, which is of a kind of its own",
+                "run it by itself",
+            )
+        for system in experiment.systems:
+            if systems.setdefault(system.name, system) != system:
+                raise section.error(
+                    "experiments",
+                    f"have two systems named `{system.name}` with other switches",
+                    f"rename the one of `{experiment.name}`",
+                )
+    first = included[0]
+    common = _common(section, tuple(systems), first)
+    parts = tuple(part for experiment in included for part in experiment.parts)
+    section.finish()
+    _check_distinct(section, "experiments", parts)
+    return replace(first, systems=tuple(systems.values()), parts=parts, **common)
+
+
+def _check_distinct(section: yamlfile.Section, key: str, parts: Sequence[Part]) -> None:
+    for index, part in enumerate(parts):
+        if part.name in [other.name for other in parts[:index]]:
+            raise section.error(key, f"has two parts named `{part.name}`", "name them apart")
+
+
+def _common(
+    section: yamlfile.Section, names: Sequence[str], first: Experiment | None = None
+) -> dict[str, Any]:
+    """What every experiment says of itself; `first` gives what is left out."""
+    return {
+        "path": section.path,
+        "name": _name(section, "name"),
+        "doc": section.text("doc", ""),
+        "seed": section.integer("seed", minimum=0),
+        "baseline": section.choice("baseline", names),
+        "ladder": section.texts("ladder", (), allowed=names),
+        "restart_guest": section.choice(
+            "restart_guest", RESTARTS, first.restart_guest if first else "round"
+        ),
+        "trial_timeout_s": section.integer(
+            "trial_timeout_s",
+            first.trial_timeout_s if first else DEFAULT_TRIAL_TIMEOUT_S,
+            minimum=1,
+            maximum=TIMEOUT_LIMIT_S,
+        ),
+        "boot_timeout_s": section.integer(
+            "boot_timeout_s",
+            first.boot_timeout_s if first else DEFAULT_BOOT_TIMEOUT_S,
+            minimum=1,
+            maximum=TIMEOUT_LIMIT_S,
+        ),
+        "minimum_effect": section.number(
+            "minimum_effect", first.minimum_effect if first else 0.02, minimum=0.0, maximum=1.0
+        ),
+    }
 
 
 def parse_experiment(section: yamlfile.Section, presets: Sequence[str]) -> Experiment:
     """Build an Experiment from its YAML; see `load_experiment`."""
-    name = _name(section, "name")
-    doc = section.text("doc", "")
-    seed = section.integer("seed", minimum=0)
     systems = _systems(section, presets)
     names = [system.name for system in systems]
-    baseline = section.choice("baseline", names)
-    ladder = section.texts("ladder", (), allowed=names)
-    restart_guest = section.choice("restart_guest", RESTARTS, "round")
-    trial_timeout_s = section.integer(
-        "trial_timeout_s", DEFAULT_TRIAL_TIMEOUT_S, minimum=1, maximum=TIMEOUT_LIMIT_S
-    )
-    boot_timeout_s = section.integer(
-        "boot_timeout_s", DEFAULT_BOOT_TIMEOUT_S, minimum=1, maximum=TIMEOUT_LIMIT_S
-    )
-    minimum_effect = section.number("minimum_effect", 0.02, minimum=0.0, maximum=1.0)
+    common = _common(section, names)
+    ladders = [common["ladder"]] if common["ladder"] else []
+    for item in section.sections("other_ladders", ()):
+        ladders.append(item.texts("steps", allowed=names))
+        item.finish()
     instrumented = section.boolean("instrumented", False)
-    parts = tuple(_part(part, systems) for part in section.sections("parts"))
+    parts = tuple(
+        replace(_part(part, systems), baseline=common["baseline"], ladders=tuple(ladders))
+        for part in section.sections("parts")
+    )
     same = _same(section, systems, parts)
     section.finish()
     if not parts:
         raise section.error("parts", "is empty", "describe at least one part")
-    for index, part in enumerate(parts):
-        if part.name in [other.name for other in parts[:index]]:
-            raise section.error("parts", f"has two parts named `{part.name}`", "name them apart")
-    return Experiment(
-        path=section.path,
-        name=name,
-        doc=doc,
-        seed=seed,
-        baseline=baseline,
-        systems=systems,
-        ladder=ladder,
-        parts=parts,
-        restart_guest=restart_guest,
-        trial_timeout_s=trial_timeout_s,
-        boot_timeout_s=boot_timeout_s,
-        minimum_effect=minimum_effect,
-        instrumented=instrumented,
-        same=same,
-    )
+    _check_distinct(section, "parts", parts)
+    return Experiment(systems=systems, parts=parts, instrumented=instrumented, same=same, **common)
 
 
 def find_experiment(name_or_path: str, folder: Path) -> Path:

@@ -118,6 +118,8 @@ def describe_experiment(experiment: Experiment) -> dict[str, Any]:
                 "rounds": part.rounds,
                 "warmup_rounds": part.warmup_rounds,
                 "instrument": part.instrument,
+                "baseline": part.baseline,
+                "ladders": [list(steps) for steps in part.ladders],
             }
             for part in experiment.parts
         ],

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import TestbedError
-from testbed.experiment.conduct import EXPERIMENTS
-from testbed.experiment.experiment import load_experiment
+from testbed.experiment.experiment import EXPERIMENTS, load_experiment
 from testbed.experiment.new_workload import new_workload
 from testbed.experiment.workload import WORKLOADS, Model, load_workload
 from testbed.root import ROOT

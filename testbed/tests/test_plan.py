@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import TestbedError
-from testbed.experiment.experiment import find_experiment, load_experiment
+from testbed.experiment.experiment import EXPERIMENTS, find_experiment, load_experiment
 from testbed.experiment.plan import describe, estimate_s, make_plan, pace_of, vm_sessions
 from testbed.tests.experiments import PRESETS, TEXT, example
 
@@ -136,3 +136,58 @@ def test_the_estimate_follows_the_pace_of_an_earlier_run() -> None:
     assert estimate_s(trials, pace) == guess_s - estimate_s(like) + 4 * 50.0
     assert "at the pace of the last run" in describe(example(), trials, pace)
     assert pace_of(records[:1]) == {}
+
+
+OTHER = """\
+name: together
+doc: Two experiments in one run.
+seed: 7
+baseline: tcp-sync
+experiments: [a5-ablation, ladder]
+"""
+
+
+def test_several_experiments_make_one_plan(tmp_path: Path) -> None:
+    path = tmp_path / "together.yaml"
+    path.write_text(OTHER, encoding="utf-8")
+    together = load_experiment(path)
+    ablation, ladder = (
+        load_experiment(find_experiment(name, EXPERIMENTS)) for name in ("a5-ablation", "ladder")
+    )
+    assert together.parts == (*ablation.parts, *ladder.parts)
+    assert [part.baseline for part in together.parts] == ["wormhole", "tcp-sync"]
+    assert len(together.parts[1].ladders) == 5
+    plan = make_plan(together, "tcg")
+    assert len(plan) == sum(len(make_plan(alone, "tcg")) for alone in (ablation, ladder))
+    assert together.trial_timeout_s == ablation.trial_timeout_s
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("ladder]", "leader]", "there is no experiment `leader`"),
+        ("ladder]", "ladder, ladder]", "two parts named `ladder`"),
+        ("ladder]", "aa]", "of a kind of its own"),
+        ("[a5-ablation, ladder]", "[]", "is empty"),
+        ("baseline: tcp-sync", "baseline: tcp-none", "tcp-none"),
+    ],
+)
+def test_experiments_that_cannot_go_together(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
+    path = tmp_path / "together.yaml"
+    path.write_text(OTHER.replace(old, new), encoding="utf-8")
+    with pytest.raises(TestbedError, match=complaint):
+        load_experiment(path)
+
+
+def test_every_experiment_of_the_project_has_a_plan() -> None:
+    for path in sorted(EXPERIMENTS.glob("*.yaml")):
+        assert make_plan(load_experiment(path), "tcg")
+
+
+def test_a_ladder_in_another_order_names_known_systems() -> None:
+    text = TEXT.replace("parts:\n", "other_ladders: [{steps: [tcp-sync, wormhole]}]\nparts:\n")
+    assert example(text).parts[0].ladders[1] == ("tcp-sync", "wormhole")
+    with pytest.raises(TestbedError, match="wormhol"):
+        example(text.replace("steps: [tcp-sync, wormhole]", "steps: [tcp-sync, wormhol]"))
