@@ -61,7 +61,7 @@ def charts(
     makers: tuple[Callable[[], Chart | None], ...] = (
         lambda: _speedup(run, comparisons),
         lambda: _ladder(run, comparisons),
-        lambda: _breakdown(comparisons, breakdown),
+        lambda: _breakdown(run, comparisons, breakdown),
         lambda: _processor(comparisons),
         lambda: _latency(comparisons),
         lambda: _batches(run, comparisons),
@@ -132,9 +132,13 @@ def _ladder(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
     )
 
 
-def _breakdown(comparisons: Sequence[Comparison], entries: Sequence[Entry]) -> Chart | None:
+def _breakdown(
+    run: Run, comparisons: Sequence[Comparison], entries: Sequence[Entry]
+) -> Chart | None:
     panels: dict[str, list[Record]] = {}
-    systems = dict.fromkeys((entry.place, entry.system) for entry in entries)
+    order = [str(chosen["name"]) for chosen in run.experiment.get("systems", [])]
+    found = dict.fromkeys((entry.place, entry.system) for entry in entries)
+    systems = sorted(found, key=lambda key: order.index(key[1]) if key[1] in order else len(order))
     for place, system in systems:
         parts = by_part(select(entries, place, system))
         workload, form, placement = place
@@ -160,7 +164,7 @@ def _breakdown(comparisons: Sequence[Comparison], entries: Sequence[Entry]) -> C
         "breakdown",
         "Where the time of forwarded calls goes",
         "bars: time of all forwarded calls of an instrumented run; above: extra cost as a share of"
-        f" it; {' and '.join(APART.values())} belong to the accelerator and are in no share",
+        f" it, in which these are not counted: {', '.join(APART.values())}",
         panels,
         shown,
     )
