@@ -191,3 +191,11 @@ def test_a_ladder_in_another_order_names_known_systems() -> None:
     assert example(text).parts[0].ladders[1] == ("tcp-sync", "wormhole")
     with pytest.raises(TestbedError, match="wormhol"):
         example(text.replace("steps: [tcp-sync, wormhole]", "steps: [tcp-sync, wormhol]"))
+
+
+def test_a_workload_of_an_experiment_can_have_another_mode_and_batch() -> None:
+    text = TEXT.replace("batch: 8}", "batch: 8, mode: inference}")
+    choice = example(text).parts[-1].workloads[0]
+    assert (choice.mode, choice.label) == ("inference", "lenet-digits-b8-inference")
+    with pytest.raises(TestbedError, match="did you mean `inference`"):
+        example(text.replace("inference", "inferense"))
