@@ -7,7 +7,7 @@ copied into it before the trial begins.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +30,8 @@ from testbed.machine.served_guest import (
     Server,
     guest_of,
     served_guest,
-    server_parts,
 )
-from testbed.machine.server_guest import ServerGuest, server_guest
+from testbed.machine.server_guest import ServerGuest
 
 
 @dataclass(frozen=True)
@@ -46,44 +45,7 @@ class GuestParts:
     boot_timeout_s: float
     instrumented: bool
     logs: Path
-    serving: Serving | None = None  # of placement server-vm
-
-
-class Serving:
-    """The server guest of placement server-vm: one for all client guests, a new one if it dies."""
-
-    def __init__(self, parts: GuestParts) -> None:
-        self._parts = parts
-        self._stack = ExitStack()
-        self._server: ServerGuest | None = None
-        self._boots = 0
-
-    def running(self) -> ServerGuest:
-        """The server guest, booted if there is none that answers."""
-        if self._server is not None:
-            try:
-                self._server.check_alive()
-            except TestbedError:
-                self.close()
-        if self._server is None:
-            parts = self._parts
-            self._boots += 1
-            self._server = self._stack.enter_context(
-                server_guest(
-                    VmConfig(name="server", accelerator=parts.accelerator),
-                    server_parts(HostServerConfig(tcp=True, worker=parts.native.worker)),
-                    parts.logs / f"vm-server-{self._boots}",
-                    parts.qemu,
-                    parts.boot_timeout_s,
-                    not parts.instrumented,
-                )
-            )
-        return self._server
-
-    def close(self) -> None:
-        """End the server guest."""
-        self._server = None
-        self._stack.close()
+    server_guest: Callable[[], ServerGuest] | None = None  # of placement server-vm
 
 
 class BootedGuest:
@@ -103,8 +65,8 @@ class BootedGuest:
                 parts.boot_timeout_s,
                 not parts.instrumented,
             )
-            if parts.serving is not None:
-                place = guest_of(parts.serving.running(), vm, *common)
+            if parts.server_guest is not None:
+                place = guest_of(parts.server_guest(), vm, *common)
             else:
                 config = HostServerConfig(
                     tcp=True, worker=parts.native.worker, cache_seed=kernel_cache_seed()
@@ -140,8 +102,6 @@ class BootedGuest:
             return
         if form == "replay":
             assert subject.recorded is not None, "replays are recorded before the first trial"
-            if isinstance(self._server, ServerGuest):
-                self._server.prime(subject.recorded.path)
             recording = guest_folder(subject) / subject.recorded.path.name
             self._vm.ssh.put(
                 {

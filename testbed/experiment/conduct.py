@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from testbed.experiment.prepare import Bundle
 from testbed.experiment.record import RunDirectory
 from testbed.experiment.runner import Summary, run_trials
 from testbed.experiment.same import ESTIMATE_SESSION_S, measure_calls, sessions
-from testbed.experiment.subject import Recorded, prepare_subjects, recorded_file
+from testbed.experiment.subject import Recorded, Subject, prepare_subjects, recorded_file
 from testbed.experiment.systems import PLACEMENTS, system
 from testbed.root import ROOT
 
@@ -159,7 +159,9 @@ def _measure(
         for chosen in experiment.systems
     }
     # What is prepared does not depend on the accelerator; kvm gives the plan with all trials.
-    subjects = prepare_subjects(make_plan(experiment, "kvm", request.placements), _record, say)
+    subjects: Subjects = prepare_subjects(
+        make_plan(experiment, "kvm", request.placements), _record, say
+    )
     manifest["workloads"] = {label: subject.to_json() for label, subject in subjects.items()}
     summaries: list[Summary] = []
     for placement in PLACEMENTS:
@@ -167,15 +169,18 @@ def _measure(
             continue
         with contextlib.ExitStack() as stack:
             boot, accelerator = None, "none"
+            placed: Subjects = subjects
             if placement != "process":
                 assert native is not None, "native alone has no guest placement"
-                boot, accelerator = stack.enter_context(
+                guests = stack.enter_context(
                     _guests(placement, experiment, run, native, manifest, say)
                 )
+                boot, accelerator = guests.boot, guests.accelerator
+                placed = guests.subjects(subjects)
             trials = make_plan(experiment, accelerator, [placement])
             run.write_manifest(manifest)
             say(f"{placement} placement: {len(trials)} trials")
-            executor = Executor(Settings(native, subjects, accelerator, boot))
+            executor = Executor(Settings(native, placed, accelerator, boot))
             summaries.append(run_trials(trials, executor, run, say))
         show(placement, tabulate(run.path))
     return _total(summaries)
@@ -183,6 +188,22 @@ def _measure(
 
 def _only(placement: str, wanted: Sequence[str] | None) -> tuple[str, ...]:
     return (placement,) if wanted is None or placement in wanted else ()
+
+
+Subjects = Mapping[str, Subject]
+
+
+@dataclass(frozen=True)
+class _Guests:
+    """What a placement with guests needs: `subjects` makes the workloads fit its accelerator."""
+
+    boot: Callable[[str], RunningGuest]
+    accelerator: str
+    subjects: Callable[[Subjects], Subjects]
+
+
+def _same(subjects: Subjects) -> Subjects:
+    return subjects
 
 
 @contextlib.contextmanager
@@ -193,10 +214,11 @@ def _guests(
     native: NativeParts,
     manifest: dict[str, Any],
     say: Say,
-) -> Iterator[tuple[Callable[[str], RunningGuest], str]]:
+) -> Iterator[_Guests]:
     """Build QEMU and the image, find the accelerator, and give what boots a guest by name."""
     # Imported here, so that process placement works where no guest ever could.
-    from testbed.experiment.booted import BootedGuest, GuestParts, Serving
+    from testbed.experiment.booted import BootedGuest, GuestParts
+    from testbed.experiment.serving import Serving
     from testbed.machine.image import SERVER_PACKAGES, guest_image
     from testbed.machine.probe import accelerator, kvm_works
     from testbed.machine.qemu_build import qemu_bundle
@@ -239,8 +261,10 @@ def _guests(
         manifest["artifacts"]["server_image"] = {
             "packages_sha256": guest_image(SERVER_PACKAGES).packages_sha256
         }
-        serving = Serving(parts)
-        parts = dataclasses.replace(parts, serving=serving)
+        serving = Serving(
+            native, qemu, kind, parts.boot_timeout_s, not parts.instrumented, parts.logs, say
+        )
+        parts = dataclasses.replace(parts, server_guest=serving.running)
 
     def boot(name: str) -> RunningGuest:
         guest = BootedGuest(parts, name)
@@ -253,7 +277,7 @@ def _guests(
         return guest
 
     try:
-        yield boot, kind
+        yield _Guests(boot, kind, serving.subjects if serving is not None else _same)
     finally:
         if serving is not None:
             serving.close()

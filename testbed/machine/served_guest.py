@@ -105,7 +105,7 @@ def guest_of(
 def server_parts(config: HostServerConfig) -> ServerParts:
     """What a server guest needs of what was chosen for a server on the host."""
     worker = config.worker if config.worker is not None else native_build().worker
-    return ServerParts(worker, worker.parent / "wormhole-replay", config.backend, config.tcp)
+    return ServerParts(worker, config.backend, config.tcp)
 
 
 def device_region(server: HostServer, ioeventfd: bool = True) -> Region:

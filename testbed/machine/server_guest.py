@@ -46,10 +46,9 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class ServerParts:
-    """What a server guest is made of: `worker` and `replay` are the host's own programs."""
+    """What a server guest is made of: `worker` is the host's own program."""
 
     worker: Path
-    replay: Path
     backend: str = "opencl"
     tcp: bool = True
 
@@ -57,13 +56,15 @@ class ServerParts:
 class ServerGuest:
     """A running server guest: what `HostServer` is for a server on the host."""
 
-    def __init__(self, vm: Vm, devices: Broker, parts: ServerParts, tcp_port: int) -> None:
+    def __init__(
+        self, vm: Vm, devices: Broker, parts: ServerParts, tcp_port: int, packages_sha256: str
+    ) -> None:
         self.vm = vm
+        self.packages_sha256 = packages_sha256
         self.devices = devices
         self.token = secrets.token_hex(constant("token_bytes"))
         self.tcp_port = tcp_port
         self._parts = parts
-        self._primed: set[Path] = set()
         self._deploy()
         self._pid = self._start()
 
@@ -110,20 +111,10 @@ class ServerGuest:
         """Raises TestbedError if VM or supervisor have ended."""
         self.cpu_seconds()
 
-    def prime(self, recording: Path) -> None:
-        """Replay a recording on the guest's own accelerator, so that sessions find kernels built.
-
-        Under TCG the compiler takes minutes, and no system is measured by it.
-        """
-        if recording in self._primed:
-            return
-        replay, calls = FOLDER / "wormhole-replay", FOLDER / recording.name
-        self.vm.ssh.put({str(replay): self._parts.replay, str(calls): recording})
-        self._run(
-            ["env", f"POCL_CACHE_DIR={CACHE_SEED}", str(replay), str(calls), "--json"],
-            PRIME_LIMIT_S,
-        )
-        self._primed.add(recording)
+    @property
+    def own_url(self) -> str:
+        """WORMHOLE_SERVER for TCP from inside the server guest."""
+        return f"tcp:127.0.0.1:{TCP_PORT}"
 
     def _deploy(self) -> None:
         files: dict[str, Path | bytes] = {str(FOLDER / name): ROOT / name for name in SOURCES}
@@ -202,4 +193,4 @@ def server_guest(
         )
         vm = stack.enter_context(boot(config, run_dir, image, qemu, timeout_s))
         vm.guest.load_driver(image.driver)
-        yield ServerGuest(vm, devices, parts, port)
+        yield ServerGuest(vm, devices, parts, port, image.packages_sha256)
