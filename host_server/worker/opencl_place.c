@@ -294,6 +294,14 @@ static cl_int begin_hold(struct wh_request *request, const struct wh_cl_transfer
     if (error != CL_SUCCESS) {
         wh_cl->clSetUserEventStatus(hold->gate, CL_COMPLETE);
     }
+    if (error == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST && hold->last != NULL) {
+        wh_block_begin(request->session);
+        (void)wh_cl->clWaitForEvents(1, &hold->last); /* it fails with the first */
+        wh_block_end(request->session);
+        wh_cl_keep_failed(hold->first);
+        wh_cl_keep_failed(hold->last);
+        error = WH_CL_OUTCOME_FAILED;
+    }
     return error;
 }
 
@@ -329,8 +337,9 @@ int wh_cl_hold(struct wh_request *request, uint16_t opcode, struct wh_cl_transfe
         hold->id = id;
         error = begin_hold(request, transfer, opcode == WH_OP_clEnqueueWriteBuffer, hold);
     }
-    if (error == CL_SUCCESS) {
-        error = register_both(request, transfer, first, hold);
+    if (error == CL_SUCCESS || error == WH_CL_OUTCOME_FAILED) {
+        cl_int wrong = register_both(request, transfer, first, hold);
+        error = wrong != CL_SUCCESS ? wrong : error;
     }
     if (error == CL_SUCCESS && keep_hold(hold) != 0) {
         wh_cl->clSetUserEventStatus(hold->gate, CL_COMPLETE);

@@ -13,6 +13,8 @@
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
 
+#define FAILED_KEPT 8u /* events, see wh_cl_keep_failed */
+
 static void take_mode(struct wh_request *request, struct wh_cl_transfer *transfer)
 {
     uint64_t mode = wh_take_u64(request);
@@ -82,13 +84,54 @@ static cl_int enqueue_read(const struct wh_cl_transfer *transfer, void *to, cl_e
                                       transfer->wait_list, event);
 }
 
+void wh_cl_keep_failed(cl_event event)
+{
+    static cl_event kept[FAILED_KEPT];
+    static uint32_t count;
+    uint32_t place = __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED) % FAILED_KEPT;
+    wh_cl->clRetainEvent(event);
+    cl_event before = __atomic_exchange_n(&kept[place], event, __ATOMIC_ACQ_REL);
+    if (before != NULL) {
+        wh_cl->clReleaseEvent(before);
+    }
+}
+
+/* Whether a transfer that blocks needs an event: only what waits for others fails with them. A
+ * replay adds none that the application did not ask for: it would be a call more. */
+static bool needs_event(const struct wh_cl_transfer *transfer)
+{
+    return transfer->created != 0 || (transfer->wait_count > 0 && !wh_cl_requests_stay);
+}
+
+/* The answer of a transfer that has blocked; the event is given over. */
+static cl_int end_now(struct wh_request *request, const struct wh_cl_transfer *transfer,
+                      cl_event event, cl_int error)
+{
+    cl_int status = CL_COMPLETE;
+    if (error != CL_SUCCESS || event == NULL) {
+        return error;
+    }
+    if (transfer->wait_count > 0 &&
+        wh_cl->clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status,
+                              NULL) == CL_SUCCESS &&
+        status < 0) {
+        wh_cl_keep_failed(event);
+    }
+    if (transfer->created != 0) {
+        error = wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, CL_SUCCESS);
+    } else {
+        wh_cl->clReleaseEvent(event);
+    }
+    return error == CL_SUCCESS && status < 0 ? (cl_int)WH_CL_OUTCOME_FAILED : error;
+}
+
 static cl_int read_now(struct wh_request *request, struct wh_cl_transfer *transfer, void *to)
 {
     cl_event event = NULL;
     wh_block_begin(request->session);
-    cl_int error = enqueue_read(transfer, to, transfer->created == 0 ? NULL : &event);
+    cl_int error = enqueue_read(transfer, to, needs_event(transfer) ? &event : NULL);
     wh_block_end(request->session);
-    return wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
+    return end_now(request, transfer, event, error);
 }
 
 static int read_blocking(struct wh_request *request, uint16_t opcode,
@@ -335,10 +378,10 @@ static cl_int write_now(struct wh_request *request, const struct wh_cl_transfer 
 {
     cl_event event = NULL;
     wh_block_begin(request->session);
-    cl_int error = enqueue_write(transfer, from, transfer->created == 0 ? NULL : &event);
+    cl_int error = enqueue_write(transfer, from, needs_event(transfer) ? &event : NULL);
     wh_block_end(request->session);
     wh_bulk_done(request->session, block);
-    return wh_cl_register(request, transfer->created, WH_KIND_EVENT, event, error);
+    return end_now(request, transfer, event, error);
 }
 
 /* From a block of the client's, from what a read brings, or from a copy of other bytes. */

@@ -44,6 +44,10 @@ struct wh_cl_pending_read *wh_cl_borrow_read(struct wh_session *session, uint64_
                                              size_t size_bytes, const void **bytes);
 void wh_cl_return_read(struct wh_session *session, struct wh_cl_pending_read *read);
 
+/* Keeps the event of a failed command a little longer: PoCL is still busy with it when it wakes
+ * those who wait for it. */
+void wh_cl_keep_failed(cl_event event);
+
 /* Ends what writes that are done have kept. */
 void wh_cl_sweep_writes(void);
 

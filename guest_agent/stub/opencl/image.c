@@ -586,6 +586,7 @@ void *CL_API_CALL wh_stub_clEnqueueMapImage(cl_command_queue command_queue, cl_m
         transfer.to = map->address;
         error = wh_cl_move_image(&transfer, origin, map->region, map->row_pitch, map->slice_pitch,
                                  created);
+        map->writes = map->writes && error != WH_CL_OUTCOME_FAILED; /* it has no content */
     }
     error = wh_cl_transfer_end(&transfer, created, error, event);
     if (errcode_ret != NULL) {

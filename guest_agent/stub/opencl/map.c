@@ -102,6 +102,7 @@ void *CL_API_CALL wh_stub_clEnqueueMapBuffer(cl_command_queue command_queue, cl_
          * lost. */
         transfer.to = map->address;
         error = wh_cl_read(&transfer, created);
+        map->writes = map->writes && error != WH_CL_OUTCOME_FAILED; /* it has no content */
     }
     error = wh_cl_transfer_end(&transfer, created, error, event);
     if (errcode_ret != NULL) {

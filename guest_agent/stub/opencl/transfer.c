@@ -73,6 +73,29 @@ cl_int wh_cl_piece_begin(struct wh_cl_pieces *pieces, bool last)
     return CL_SUCCESS;
 }
 
+/* The event of a transfer of which a piece has failed before the last one, whose command would have
+ * had it: one of the application's kind, as failed as those of commands. */
+static cl_int fail_whole(const struct wh_cl_pieces *pieces)
+{
+    const struct wh_cl_object *queue = (const struct wh_cl_object *)pieces->transfer.queue;
+    struct wh_call call;
+    if (wh_call_begin(&call, WH_OP_clCreateUserEvent) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_put_u64(&call, wh_cl_handle(queue->context));
+    wh_put_u64(&call, wh_cl_handle(pieces->whole_event));
+    cl_int error = wh_cl_call_error(&call);
+    if (error != CL_SUCCESS) {
+        return error;
+    }
+    if (wh_call_begin(&call, WH_OP_clSetUserEventStatus) != 0) {
+        return WH_CL_LOST;
+    }
+    wh_put_u64(&call, wh_cl_handle(pieces->whole_event));
+    wh_put_u64(&call, (uint64_t)(int64_t)WH_CL_FAILED_STATUS);
+    return wh_cl_call_error(&call);
+}
+
 cl_int wh_cl_piece_end(struct wh_cl_pieces *pieces, cl_int error)
 {
     struct wh_cl_transfer *transfer = &pieces->transfer;
@@ -80,6 +103,10 @@ cl_int wh_cl_piece_end(struct wh_cl_pieces *pieces, cl_int error)
     if (pieces->before != NULL) {
         (void)wh_cl_release(pieces->before, WH_KIND_EVENT, WH_OP_clReleaseEvent);
         pieces->before = NULL;
+    }
+    if (error == WH_CL_OUTCOME_FAILED && transfer->event != pieces->whole_event) {
+        cl_int wrong = fail_whole(pieces);
+        error = wrong != CL_SUCCESS ? wrong : error;
     }
     if (error != CL_SUCCESS) {
         wh_cl_discard(own);
@@ -308,11 +335,14 @@ cl_int wh_cl_transfer_end(const struct wh_cl_transfer *transfer, struct wh_cl_ob
     if (transfer->counted) {
         wh_blocking_end();
     }
-    error = wh_cl_enqueued(created, error, &own);
+    error = wh_cl_enqueued(created, error == WH_CL_OUTCOME_FAILED ? CL_SUCCESS : error, &own);
     if (error == CL_SUCCESS && transfer->waits_apart) {
         error = wh_cl_wait(1, &own);
+        error = error == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST ? CL_SUCCESS : error;
     }
-    if (error == CL_SUCCESS && own != NULL && (transfer->counted || transfer->waits_apart)) {
+    bool may_fail = transfer->wait_count > 0; /* with what it waits for: the server knows */
+    if (error == CL_SUCCESS && own != NULL && (transfer->counted || transfer->waits_apart) &&
+        !may_fail) {
         wh_cl_event_seen(created, CL_COMPLETE);
     }
     if (error == CL_SUCCESS && event != NULL) {

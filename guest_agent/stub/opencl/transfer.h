@@ -27,9 +27,10 @@ struct wh_cl_transfer {
 /* From here on it is faster to copy in place, with a message more, than twice. */
 #define WH_CL_HOLD_BYTES_MIN ((size_t)256 << 10)
 
-#define WH_CL_NO_ROOM 1    /* not an API error: try a smaller piece */
-#define WH_CL_ROOM_MS 100u /* patience before that */
-#define WH_CL_HOLD_MS 200u /* patience before the server must copy what it writes later */
+#define WH_CL_FAILED_STATUS (-1) /* of an event, as PoCL has it */
+#define WH_CL_NO_ROOM 1          /* not an API error: try a smaller piece */
+#define WH_CL_ROOM_MS 100u       /* patience before that */
+#define WH_CL_HOLD_MS 200u       /* patience before the server must copy what it writes later */
 
 /*
  * A transfer in pieces is one command: a piece that does not block waits for the one before, in

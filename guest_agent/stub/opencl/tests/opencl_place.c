@@ -1039,6 +1039,116 @@ static void image_mapped_often(void)
     OK(clReleaseMemObject(image));
 }
 
+/* A transfer that blocks and waits for an event that fails meanwhile. The queue holds nothing else,
+ * and is held by each command: so one can see that the transfer has been enqueued, before which
+ * PoCL must not meet the failure. */
+struct failing {
+    cl_command_queue queue;
+    cl_event gate;
+};
+
+static void *fail_gate(void *data)
+{
+    const struct failing *failing = data;
+    cl_uint count = 0;
+    for (int looks = 0; looks < 10000 && count < 2; looks++) {
+        usleep(2000);
+        OK(clGetCommandQueueInfo(failing->queue, CL_QUEUE_REFERENCE_COUNT, sizeof(count), &count,
+                                 NULL));
+    }
+    EXPECT(count >= 2, 1);
+    usleep(20000);
+    OK(clSetUserEventStatus(failing->gate, -5));
+    return NULL;
+}
+
+enum { READ, WRITE, READ_ROWS, WRITE_ROWS, MAP_READ, MAP_WRITE, READ_PIXELS, WRITE_PIXELS, WAYS };
+
+/* *mapped: what a map gives, else NULL. memory: as large as the object. */
+static cl_int transfer_so(int way, cl_command_queue where, cl_mem mem, size_t size, void *memory,
+                          const cl_event *wait, cl_event *event, void **mapped)
+{
+    cl_int error = CL_SUCCESS;
+    const size_t rows[3] = {size / 4, 2, 1}; /* of which memory and buffer have half */
+    const size_t pixels[3] = {1024, size / 4096, 1};
+    switch (way) {
+    case READ:
+        return clEnqueueReadBuffer(where, mem, CL_TRUE, 0, size, memory, 1, wait, event);
+    case WRITE:
+        return clEnqueueWriteBuffer(where, mem, CL_TRUE, 0, size, memory, 1, wait, event);
+    case READ_ROWS:
+        return clEnqueueReadBufferRect(where, mem, CL_TRUE, zero, zero, rows, size / 2, 0, size / 2,
+                                       0, memory, 1, wait, event);
+    case WRITE_ROWS:
+        return clEnqueueWriteBufferRect(where, mem, CL_TRUE, zero, zero, rows, size / 2, 0,
+                                        size / 2, 0, memory, 1, wait, event);
+    case READ_PIXELS:
+        return clEnqueueReadImage(where, mem, CL_TRUE, zero, pixels, 0, 0, memory, 1, wait, event);
+    case WRITE_PIXELS:
+        return clEnqueueWriteImage(where, mem, CL_TRUE, zero, pixels, 0, 0, memory, 1, wait, event);
+    default:
+        *mapped =
+            clEnqueueMapBuffer(where, mem, CL_TRUE, way == MAP_READ ? CL_MAP_READ : CL_MAP_WRITE, 0,
+                               size, 1, wait, event, &error);
+        return error;
+    }
+}
+
+static void expect_all(const uint8_t *bytes, size_t size, uint8_t value)
+{
+    EXPECT(bytes[0], value);
+    EXPECT(memcmp(bytes, bytes + 1, size - 1), 0);
+}
+
+static void fail_transfer(int way, size_t size)
+{
+    bool image = way == READ_PIXELS || way == WRITE_PIXELS;
+    const struct shape shape = {CL_MEM_OBJECT_IMAGE2D, {1024, size / 4096, 1}};
+    const size_t pixels[3] = {1024, size / 4096, 1};
+    cl_int error = CL_SUCCESS;
+    cl_int status = CL_COMPLETE;
+    cl_event event = NULL;
+    void *mapped = NULL;
+    pthread_t thread;
+    uint8_t *memory = malloc(size);
+    memset(memory, 0x77, size);
+    cl_mem_flags flags = CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR;
+    cl_mem mem = image ? image_of(&shape, flags, memory, 0) : buffer_of(size, flags, memory);
+    struct failing failing = {new_queue(0), clCreateUserEvent(context, &error)};
+    OK(error);
+    memset(memory, 0x11, size);
+    EXPECT(pthread_create(&thread, NULL, fail_gate, &failing), 0);
+    OK(transfer_so(way, failing.queue, mem, size, memory, &failing.gate, &event, &mapped));
+    EXPECT(pthread_join(thread, NULL), 0);
+    OK(clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL));
+    EXPECT(status < 0, 1);
+    EXPECT(clWaitForEvents(1, &event), CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
+    expect_all(memory, size, 0x11);
+    if (mapped != NULL) {
+        OK(clEnqueueUnmapMemObject(queue, mem, mapped, 0, NULL, NULL));
+    }
+    OK(image ? clEnqueueReadImage(queue, mem, CL_TRUE, zero, pixels, 0, 0, memory, 0, NULL, NULL)
+             : clEnqueueReadBuffer(queue, mem, CL_TRUE, 0, size, memory, 0, NULL, NULL));
+    expect_all(memory, size, 0x77);
+    OK(clReleaseEvent(event));
+    OK(clReleaseEvent(failing.gate));
+    OK(clReleaseCommandQueue(failing.queue));
+    OK(clReleaseMemObject(mem));
+    free(memory);
+}
+
+/* Its event tells; neither memory nor object is touched. Small ones, such as are copied in place,
+ * and some that may need several pieces. */
+static void waits_that_fail(void)
+{
+    static const size_t sizes[] = {4096, MIB, 20 * MIB};
+    for (size_t i = 0; i < LENGTH(sizes); i++) {
+        for (int way = 0; way < WAYS; way++) {
+            fail_transfer(way, sizes[i]);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
 #define S(name) {#name, name, false}
@@ -1049,6 +1159,7 @@ int main(int argc, char **argv)
         S(given_up_in_use),
         S(transfers_are_whole),
         S(blocking_events),
+        S(waits_that_fail),
         S(write_from_gated_read),
         S(write_from_parts_of_reads),
         S(rows_from_gated_reads),
