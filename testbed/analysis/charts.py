@@ -281,6 +281,8 @@ def processor_parts(row: Row) -> dict[str, tuple[float, float]]:
     inside = {"VM": ("client",), "server VM": ("worker", "supervisor")}
     for name in [name for machine in inside if machine in found for name in inside[machine]]:
         found.pop(name, None)
+    if "VM: vCPUs" in found:
+        del found["VM"]  # it is the sum of its parts
     return found
 
 

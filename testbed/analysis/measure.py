@@ -7,6 +7,7 @@ A trial's event file has one JSON object a line; `source` says who wrote it:
     worker    one line a session from the host server: processor time, jail, its own counters
     client    how the program ended: exit status, processor time
     host      processor time of the supervisor or of the VM's process
+    part      of the VM's processor time, that of the threads which run the guest's processors
     runner    what the trial was: warm-up steps, network path, environment
 
 Speed is measured between the end of the last warm-up step and the end of the last step, and so are
@@ -124,6 +125,12 @@ def _processor_time(events: Sequence[Event]) -> dict[str, Metric]:
         if group:
             for kind in ("user_s", "system_s"):
                 found[f"{name}_{kind}"] = sum(_number(event, kind) for event in group)
+    for event in of_source(events, "part"):
+        for kind in ("user_s", "system_s"):
+            vcpus_s = _number(event, kind)
+            found[f"vcpus_{kind}"] = vcpus_s
+            # The whole was looked at a moment before its part.
+            found[f"qemu_{kind}"] = max(float(found.get(f"vm_{kind}") or 0.0) - vcpus_s, 0.0)
     if groups["client"]:
         found["client_wall_s"] = sum(_number(event, "wall_s") for event in groups["client"])
     return found

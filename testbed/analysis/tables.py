@@ -87,6 +87,8 @@ PROCESSOR = {
     "worker": ("worker_user_s", "worker_system_s"),
     "supervisor": ("supervisor_user_s", "supervisor_system_s"),
     "VM": ("vm_user_s", "vm_system_s"),
+    "VM: vCPUs": ("vcpus_user_s", "vcpus_system_s"),
+    "VM: other threads": ("qemu_user_s", "qemu_system_s"),
     "server VM": ("server-vm_user_s", "server-vm_system_s"),
 }
 
@@ -352,6 +354,10 @@ def tables_of(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
     if any(row.means["device_wakes"] is not None for row in comparison.rows):
         tables.append(("notifications per trial, by who counted", _counted_table(comparison)))
     tables.append(("processor seconds per trial, user + system", _processor_table(comparison)))
+    if any(row.means["client_wall_s"] for row in comparison.rows):
+        tables.append(
+            ("utilisation: processor time by the client's wall time", _use_table(comparison))
+        )
     if comparison.ladder:
         tables.append(("where the gain comes from", _ladder_table(comparison.ladder)))
     tables += [
@@ -421,6 +427,24 @@ def _processor_table(comparison: Comparison) -> list[list[str]]:
             user, system = (row.means[key] for key in PROCESSOR[name])
             cells.append(MISSING if user is None else f"{user:.2f} + {system or 0.0:.2f}")
         table.append([*cells, *(row.facts[key] for key in facts)])
+    return table
+
+
+def _use_table(comparison: Comparison) -> list[list[str]]:
+    """The share of a processor that each process used while the client ran."""
+    shown = {
+        name: pair
+        for name, pair in PROCESSOR.items()
+        if name != "supervisor" and any(row.means[pair[0]] is not None for row in comparison.rows)
+    }
+    table = [["system", "wall (s)", *shown]]
+    for row in comparison.rows:
+        wall_s = row.means["client_wall_s"]
+        cells = []
+        for user, system in ((row.means[a], row.means[b]) for a, b in shown.values()):
+            used_s = None if user is None else user + (system or 0.0)
+            cells.append(f"{used_s / wall_s:.0%}" if used_s is not None and wall_s else MISSING)
+        table.append([row.system, f"{wall_s:.2f}" if wall_s else MISSING, *cells])
     return table
 
 

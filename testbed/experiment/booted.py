@@ -161,9 +161,11 @@ class BootedGuest:
     def host_times(self) -> list[HostTime]:
         """Processor seconds of the supervisor and of the VM so far."""
         server, vm = self._server.cpu_seconds(), self._vm.cpu_seconds()
+        vcpus = self._vm.vcpu_seconds()
         times = [
             HostTime("supervisor", server.user_s, server.system_s),
             HostTime("vm", vm.user_s, vm.system_s),
+            HostTime("vcpus", vcpus.user_s, vcpus.system_s),
         ]
         if isinstance(self._server, ServerGuest):
             serving = self._server.vm.cpu_seconds()

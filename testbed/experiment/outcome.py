@@ -27,7 +27,10 @@ DETAIL_LIMIT = 500
 
 @dataclass(frozen=True)
 class HostTime:
-    """Processor seconds of one of the host's processes during the trial: `supervisor` or `vm`."""
+    """Processor seconds of one of the host's processes during the trial: `supervisor` or `vm`.
+
+    `vcpus` are the threads of `vm` that run the guest's processors: a part, not counted again.
+    """
 
     what: str
     user_s: float
@@ -147,7 +150,10 @@ def raw_events(trial: Trial, attempt: Attempt) -> list[Event]:
         {"source": "client", **client},
         *({"source": "worker", **session} for session in attempt.sessions),
         *(
-            {"source": "host", "what": h.what, "user_s": h.user_s, "system_s": h.system_s}
+            {
+                "source": "part" if h.what == "vcpus" else "host",
+                **{"what": h.what, "user_s": h.user_s, "system_s": h.system_s},
+            }
             for h in attempt.host
         ),
     ]

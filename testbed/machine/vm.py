@@ -30,7 +30,7 @@ from testbed.machine.guest import Guest
 from testbed.machine.host_clock import tsc_khz
 from testbed.machine.image import GuestImage, guest_image, seed_archive
 from testbed.machine.probe import accelerator
-from testbed.machine.processes import CpuSeconds, cpu_seconds
+from testbed.machine.processes import CpuSeconds, cpu_seconds, thread_cpu_seconds
 from testbed.machine.qemu_argv import (
     CONSOLE_NAME,
     GUEST_ADDRESS,
@@ -126,6 +126,11 @@ class Vm:
     def cpu_seconds(self) -> CpuSeconds:
         """CPU time of QEMU with all its threads: the guest's processors and the emulation."""
         return cpu_seconds(self.pid)
+
+    def vcpu_seconds(self) -> CpuSeconds:
+        """CPU time of the threads alone that run the guest's processors."""
+        threads = {int(cpu["thread-id"]) for cpu in self.qmp.execute("query-cpus-fast")}
+        return thread_cpu_seconds(self.pid, threads)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from testbed.analysis import tables
 from testbed.analysis.charts import processor_parts
 from testbed.analysis.measure import measure, own_cpu_s
 from testbed.analysis.report import tabulate
-from testbed.analysis.samples import load_run
+from testbed.analysis.samples import Group, load_run
 from testbed.errors import TestbedError
 from testbed.experiment.plan import make_plan
 from testbed.experiment.runner import run_trials
@@ -164,6 +165,29 @@ def test_what_runs_in_a_server_guest_is_counted_once_as_its_vm() -> None:
         own={},
     )
     assert processor_parts(row) == {"VM": (2.0, 0.5), "server VM": (3.0, 0.25)}
+
+
+def test_vcpus_are_a_part_of_their_vm() -> None:
+    events = [
+        {"source": "client", "where": "guest", "user_s": 1.0, "system_s": 0.5, "wall_s": 4.0},
+        {"source": "host", "what": "vm", "user_s": 3.0, "system_s": 0.5},
+        {"source": "part", "what": "vcpus", "user_s": 2.0, "system_s": 0.25},
+    ]
+    assert own_cpu_s(events) == 3.5
+    metrics = measure(events, 0)
+    row = tables.Row(
+        *("x", 1, 1, 0, "ok", None, None, None, None, "undecided"),
+        means=defaultdict(lambda: None, metrics),  # type: ignore[arg-type]
+        facts=dict.fromkeys(tables.FACTS, "x"),
+        own={},
+    )
+    assert processor_parts(row) == {"VM: vCPUs": (2.0, 0.25), "VM: other threads": (1.0, 0.25)}
+    group = Group("p", "replay", "w", "guest", "tcg", ("x",), (), {})
+    found = dict(tables.tables_of(tables.Comparison(group, "x", (row,), ())))
+    assert found["utilisation: processor time by the client's wall time"] == [
+        ["system", "wall (s)", "client", "VM", "VM: vCPUs", "VM: other threads"],
+        ["x", "4.00", "38%", "88%", "56%", "31%"],
+    ]
 
 
 def test_what_a_program_measured_itself_has_its_table(tmp_path: Path) -> None:

@@ -175,6 +175,10 @@ class TestGuest:
         used = cpu_seconds(vm.pid)
         assert used.user_s + used.system_s > 0
 
+    def test_the_guests_processors_are_a_part_of_it(self, vm: Vm) -> None:
+        vcpus, whole = vm.vcpu_seconds(), vm.cpu_seconds()
+        assert 0 < vcpus.user_s + vcpus.system_s <= whole.user_s + whole.system_s
+
 
 @pytest.mark.vm
 def test_the_region_is_cacheable_and_above_4_gib(image: GuestImage, tmp_path: Path) -> None:
