@@ -526,6 +526,7 @@ def test_server_that_comes_late_or_again(start: Start) -> None:
 @pytest.mark.parametrize("data", [bytes(MESSAGE.size), os.urandom(MIB)], ids=["zeroes", "noise"])
 def test_a_server_that_breaks_the_protocol_loses_its_connection(start: Start, data: bytes) -> None:
     machine = start()
+    machine.server.receive(HELLO)
     machine.driver.start()
     assert machine.server.connection is not None
     with contextlib.suppress(OSError):
@@ -548,6 +549,7 @@ def peer() -> Iterator[int]:
 @pytest.mark.parametrize("ioeventfd", ["on", "off"])
 def test_a_peers_notification_is_an_event(start: Start, peer: int, ioeventfd: str) -> None:
     machine = start(ioeventfd)
+    machine.server.receive(HELLO)
     machine.driver.start()
     machine.server.introduce(peer)
     assert eventually(lambda: machine.driver.events() == [(PEER_STARTED, 0)])
@@ -564,16 +566,18 @@ def test_a_peers_notification_is_an_event(start: Start, peer: int, ioeventfd: st
 
 def test_a_peer_is_lost_with_the_connection(start: Start, peer: int) -> None:
     machine = start()
+    machine.server.receive(HELLO)
     machine.driver.start()
     machine.server.introduce(peer)
     assert eventually(lambda: machine.driver.events() == [(PEER_STARTED, 0)])
     machine.server.hang_up()
-    assert eventually(lambda: len(machine.driver.events()) == 3)
-    assert {kind for kind, _ in machine.driver.events()[1:]} == {PEER_STOPPED, DISCONNECTED}
+    assert eventually(lambda: len(machine.driver.events()) >= 3)
+    assert {kind for kind, _ in machine.driver.events()[1:3]} == {PEER_STOPPED, DISCONNECTED}
 
 
 def test_peers_replace_each_other(start: Start, peer: int) -> None:
     machine = start()
+    machine.server.receive(HELLO)
     machine.driver.start()
     last = os.eventfd(0, os.EFD_NONBLOCK)
     try:

@@ -18,7 +18,16 @@ import pytest
 
 from testbed.analysis.rundir import read_lines
 from testbed.root import ROOT
-from testbed.tests.ends import RUN_LIMIT_S, WORKER, Ended, Ends, children, wait_until, watching
+from testbed.tests.ends import (
+    RUN_LIMIT_S,
+    WORKER,
+    Ended,
+    Ends,
+    children,
+    stat_fields,
+    wait_until,
+    watching,
+)
 
 EXPERIMENT = """\
 name: ends
@@ -236,26 +245,25 @@ class TestFaults:
         out = experiment.parent / "out"
         running = ends.start("run", experiment, "--out", out)
         running.wait_for("[1/6]")
-        kill_one(ends, WORKER)
-        ended = running.end()
-        self.one_failed(ended, out)
+        os.kill(a_worker(ends), signal.SIGKILL)
+        self.one_failed(running.end(), out)
 
     def test_a_killed_supervisor_fails_its_trial_alone(self, ends: Ends, experiment: Path) -> None:
         out = experiment.parent / "out"
         running = ends.start("run", experiment, "--out", out)
         running.wait_for("[1/6]")
-        wait_until(lambda: bool(ends.processes(WORKER)), "a worker", RUN_LIMIT_S)
-        kill_one(ends, "host_server.supervisor")
+        # Its parent and no other process with that name: a janitor is a supervisor's child.
+        os.kill(int(stat_fields(a_worker(ends))[1]), signal.SIGKILL)
         self.one_failed(running.end(), out)
 
     @staticmethod
     def one_failed(ended: Ended, out: Path) -> None:
         assert "1 of 6 trials were not ok" in ended.error()
-        statuses = [str(trial["status"]) for trial in trials(run_directory(out))]
-        assert sorted(statuses) == ["failed"] + ["ok"] * (TRIALS - 1), ended
-        (failed,) = (trial for trial in trials(run_directory(out)) if trial["status"] == "failed")
+        (failed,) = (trial for trial in trials(run_directory(out)) if trial["status"] != "ok")
+        # A replay whose worker dies gets the API's error where a result was recorded.
+        assert failed["status"] in ("failed", "mismatch"), ended
         assert failed["detail"]
-        assert "1 failed, 5 ok" in ended.out
+        assert f"1 {failed['status']}, {TRIALS - 1} ok" in ended.out
 
     def test_two_runs_at_once_do_not_collide(self, ends: Ends, experiment: Path) -> None:
         out = experiment.parent / "out"
@@ -364,12 +372,16 @@ def test_without_rights_process_placement_works_and_guests_say_what_is_missing(
         assert "--placement process" in guest.error()
 
 
-def kill_one(ends: Ends, word: str) -> None:
-    """Kill -9 the first process of ours with this word in its command line."""
-    wait_until(lambda: bool(ends.processes(word)), word, RUN_LIMIT_S)
-    for pid in ends.processes(word):
-        os.kill(pid, signal.SIGKILL)
-        return
+def a_worker(ends: Ends) -> int:
+    """The process id of a worker of ours that runs."""
+    found: list[int] = []
+
+    def some() -> bool:
+        found[:] = ends.processes(WORKER)
+        return bool(found)
+
+    wait_until(some, "a worker", RUN_LIMIT_S)
+    return found[0]
 
 
 def file_size_limit(size_bytes: int) -> Callable[[], None]:
