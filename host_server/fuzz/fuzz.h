@@ -60,6 +60,7 @@ struct wh_maker {
     const struct wh_binary *binary;
     uint32_t wrong_one_in; /* how rarely an item is wrong on purpose */
     uint64_t unfinished;   /* a new image that is to be completed; 0: none */
+    uint64_t last_read;    /* the last one that does not block; 0: none */
 };
 
 /* A message by the grammar; `shape` is an index into wh_shapes. */

@@ -374,7 +374,8 @@ static void put_reads(struct wh_maker *maker, struct wh_message *message)
 static void put_staging(struct wh_maker *maker, struct wh_message *message)
 {
     struct wh_random *random = maker->random;
-    put_u64(message, wh_below(random, 1000)); /* which read */
+    maker->last_read = 1 + wh_below(random, 1000);
+    put_u64(message, maker->last_read);
     put_u64(message, 4096);
     put_u64(message, maker->arena == NULL || wh_one_in(random, 3)
                          ? WH_INLINE
@@ -410,8 +411,9 @@ static void put_answer(struct wh_maker *maker, struct wh_message *message, uint6
         break;
     case WH_CL_MODE_FROM_READ:
         if (writes) {
-            put_u64(message, wh_below(random, 8));
-            put_u64(message, 0);
+            bool known = maker->last_read != 0 && !wh_one_in(random, 8);
+            put_u64(message, known ? maker->last_read : wh_below(random, 8));
+            put_u64(message, wh_one_in(random, 8) ? wh_odd_number(random) : 0);
             put_reads(maker, message);
             return;
         }
@@ -616,6 +618,10 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
             if (item->hint == WH_HINT_MODE && last == WH_CL_MODE_IN_PLACE &&
                 strcasestr(shape->name, "map") == NULL) {
                 last = WH_CL_MODE_COPY; /* only mapping happens in place */
+            }
+            if (item->hint == WH_HINT_MODE && maker->last_read != 0 && wh_one_in(random, 4) &&
+                strstr(shape->name, "Write") != NULL) {
+                last = WH_CL_MODE_FROM_READ; /* rectangles and images, too */
             }
             length = item->hint == WH_HINT_LENGTH ? last : length;
             mode = item->hint == WH_HINT_MODE ? last : mode;
