@@ -442,6 +442,17 @@ def drift(
     run_drift(calls, pingpongs, seed, json)
 
 
+@task(help={"out": "the file to send back (default: kvm-selftest.json)"})
+@guarded
+def selftest_kvm(_: Context, out: str = "kvm-selftest.json") -> None:
+    """Find what only KVM shows (exit counts, memory type, ioeventfd) and write it to one file."""
+    from testbed.experiment.selftest_kvm import selftest_kvm as run_selftest
+    from testbed.progress import say
+
+    run_selftest(Path(out), say)
+    print(f"written: {out}")
+
+
 @task
 @guarded
 def check(_: Context) -> None:
@@ -482,6 +493,7 @@ def _collection() -> Collection:
     for name, members in (
         ("bench", {"call": bench_call, "copy": bench_copy}),
         ("vm", {"boot": vm_boot, "shell": vm_shell, "list": vm_list, "stop": vm_stop}),
+        ("selftest", {"kvm": selftest_kvm}),
         ("workload", {"new": workload_new, "check": workload_check}),
     ):
         group = Collection(name)

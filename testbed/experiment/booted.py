@@ -125,7 +125,7 @@ class BootedGuest:
             raise TestbedError("the guest is gone", f"see {self._vm.console_log}")
         lines: list[tuple[int, str]] = []
         self._vm.ssh.run(["rm", "-f", GUEST_STATS_PATH], timeout_s=30.0)
-        counts = self._served.device_counts()
+        counts, exits = self._served.device_counts(), self._vm.exits()
         begin_s = time.monotonic()
         done = self._vm.guest.run(
             argv,
@@ -154,6 +154,9 @@ class BootedGuest:
                 "device": {
                     name: after - counts[name]
                     for name, after in self._served.device_counts().items()
+                },
+                "exits": {
+                    name: after - exits.get(name, 0) for name, after in self._vm.exits().items()
                 },
             },
         )

@@ -127,6 +127,17 @@ class Vm:
         """CPU time of QEMU with all its threads: the guest's processors and the emulation."""
         return cpu_seconds(self.pid)
 
+    def exits(self) -> dict[str, int]:
+        """KVM's own counters of the guest's processors, summed; empty under TCG, which has none."""
+        answer = self.qmp.execute("query-stats", target="vcpu", providers=[{"provider": "kvm"}])
+        totals: dict[str, int] = {}
+        for processor in answer:
+            for counter in processor["stats"]:
+                value = counter["value"]
+                if isinstance(value, int) and not isinstance(value, bool):
+                    totals[counter["name"]] = totals.get(counter["name"], 0) + value
+        return totals
+
     def vcpu_seconds(self) -> CpuSeconds:
         """CPU time of the threads alone that run the guest's processors."""
         threads = {int(cpu["thread-id"]) for cpu in self.qmp.execute("query-cpus-fast")}

@@ -175,6 +175,9 @@ class TestGuest:
         used = cpu_seconds(vm.pid)
         assert used.user_s + used.system_s > 0
 
+    def test_exits_are_counted_under_kvm_alone(self, vm: Vm) -> None:
+        assert (vm.exits().get("exits", 0) > 0) == (vm.facts.accelerator == "kvm")
+
     def test_the_guests_processors_are_a_part_of_it(self, vm: Vm) -> None:
         vcpus, whole = vm.vcpu_seconds(), vm.cpu_seconds()
         assert 0 < vcpus.user_s + vcpus.system_s <= whole.user_s + whole.system_s
