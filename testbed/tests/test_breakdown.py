@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ from testbed.analysis.breakdown import (
     opcode_names,
 )
 from testbed.analysis.samples import load_run
+from testbed.experiment.events import json_objects, read_json_objects
 from testbed.experiment.plan import make_plan
+from testbed.experiment.prepare import prepare
+from testbed.experiment.recording import record_bundle
+from testbed.experiment.replaying import _host_environment
+from testbed.experiment.systems import system
+from testbed.experiment.workload import find_workload
+from testbed.machine.native_build import native_build
 from testbed.protocol.wire import constant
 from testbed.tests.experiments import TEXT, example
 
@@ -167,3 +175,28 @@ def test_instrumented_trials_have_parts_and_no_speed(tmp_path: Path) -> None:
     assert extra_share(by_part(entries)) == pytest.approx(0.25)
     assert [o.ratio for o in overheads] == [2.0]
     assert [s.id for group in load_run(tmp_path).groups for s in group.samples] == ["t0"]
+
+
+@pytest.mark.opencl
+@pytest.mark.native
+@pytest.mark.parametrize("name", ["wormhole", "tcp-sync"])
+def test_a_real_replay_is_divided(name: str, tmp_path: Path) -> None:
+    recorded = record_bundle(prepare(find_workload("mlp-digits").resized(steps=12)))
+    native, stats = native_build(), tmp_path / "stub.jsonl"
+    with _host_environment(system(name), native, tmp_path, stats) as environment:
+        done = subprocess.run(
+            [native.replay, recorded.path, "--json"],
+            env={**environment, "WORMHOLE_INSTRUMENT": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+    program = [{"source": "program", **event} for event in json_objects(done.stdout)]
+    stub = [{"source": "stub", **event} for event in read_json_objects(stats)]
+    found = divide([*program, *stub], 2, opcode_names())
+    launches = recorded.functions["clEnqueueNDRangeKernel"] * 10 // 12
+    for part in ("encode", "publish", "take", "backend", "reply"):
+        assert found["clEnqueueNDRangeKernel", part][0] == launches, part
+    assert found["clFinish", "kernel"][0] == 10
+    assert not any(function == "whTimes" for function, _ in found)
