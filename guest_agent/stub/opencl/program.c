@@ -570,6 +570,9 @@ cl_int CL_API_CALL wh_stub_clGetProgramInfo(cl_program program, cl_program_info 
     if (error == CL_SUCCESS && !wh_local_answers()) {
         (void)wh_cl_own_answer(&query, &error);
     }
+    if (error == CL_SUCCESS) {
+        wh_cl_count_own(&query);
+    }
     return error;
 }
 

@@ -604,6 +604,12 @@ static void null_outs(void)
     EXPECT(size, 4);
     OK(clGetProgramInfo(program, CL_PROGRAM_SOURCE, 0, NULL, &size));
     EXPECT(size, strlen(source) + 1);
+    OK(clRetainProgram(program));
+    cl_uint more = 0;
+    OK(clGetProgramInfo(program, CL_PROGRAM_REFERENCE_COUNT, sizeof(count), &count, NULL));
+    OK(clReleaseProgram(program));
+    OK(clGetProgramInfo(program, CL_PROGRAM_REFERENCE_COUNT, sizeof(more), &more, NULL));
+    EXPECT(count, more + 1);
     OK(clGetKernelWorkGroupInfo(kernel, NULL, CL_KERNEL_WORK_GROUP_SIZE, 0, NULL, &size));
     EXPECT(size, sizeof(size_t));
     OK(clGetKernelWorkGroupInfo(kernel, device, CL_KERNEL_WORK_GROUP_SIZE, 8, &size, NULL));
