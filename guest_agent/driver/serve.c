@@ -11,7 +11,6 @@
 #include <linux/mm.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
-#include <linux/version.h>
 
 #include "wormhole.h"
 #include "wormhole_uapi.h"
@@ -158,7 +157,6 @@ static const struct vm_operations_struct wh_serve_vm_operations = {
 
 static int wh_serve_mmap(struct file *file, struct vm_area_struct *vma)
 {
-    const unsigned long flags = VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP | VM_PFNMAP;
     struct wh_device *device = file->private_data;
     u64 pages = device->region_bytes >> PAGE_SHIFT;
 
@@ -167,13 +165,7 @@ static int wh_serve_mmap(struct file *file, struct vm_area_struct *vma)
         return -EINVAL;
     }
     kref_get(&device->references);
-    vma->vm_private_data = device;
-    vma->vm_ops = &wh_serve_vm_operations;
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
-    vm_flags_set(vma, flags);
-#else
-    vma->vm_flags |= flags;
-#endif
+    wh_vma_init(vma, &wh_serve_vm_operations, device);
     return 0;
 }
 

@@ -429,9 +429,23 @@ static const struct vm_operations_struct wh_vm_operations = {
     .fault = wh_fault,
 };
 
-static int wh_mmap(struct file *file, struct vm_area_struct *vma)
+/* Of a mapping of the region: by page number, never copied to a child, not in a core file. */
+void wh_vma_init(struct vm_area_struct *vma, const struct vm_operations_struct *operations,
+                 void *owner)
 {
     const unsigned long flags = VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP | VM_PFNMAP;
+
+    vma->vm_private_data = owner;
+    vma->vm_ops = operations;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+    vm_flags_set(vma, flags);
+#else
+    vma->vm_flags |= flags;
+#endif
+}
+
+static int wh_mmap(struct file *file, struct vm_area_struct *vma)
+{
     struct wh_session *session = file->private_data;
     struct wh_device *device = session->device;
     int error = 0;
@@ -453,13 +467,7 @@ static int wh_mmap(struct file *file, struct vm_area_struct *vma)
     if (error != 0) {
         return error;
     }
-    vma->vm_private_data = session;
-    vma->vm_ops = &wh_vm_operations;
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
-    vm_flags_set(vma, flags);
-#else
-    vma->vm_flags |= flags;
-#endif
+    wh_vma_init(vma, &wh_vm_operations, session);
     return 0;
 }
 

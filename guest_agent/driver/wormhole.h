@@ -147,6 +147,8 @@ bool wh_session_dead(const struct wh_session *session); /* no lock */
 void wh_session_end(struct wh_session *session);
 
 /* session.c */
+void wh_vma_init(struct vm_area_struct *vma, const struct vm_operations_struct *operations,
+                 void *owner);
 vm_fault_t wh_insert_pages(const struct wh_device *device, struct vm_fault *vmf);
 extern const struct file_operations wh_file_operations;
 

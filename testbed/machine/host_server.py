@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,17 +122,7 @@ class HostServer:
 
         A worker is collected a moment after its client is gone. Raises TestbedError at the limit.
         """
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            records = self.sessions()
-            if len(records) >= count:
-                return records
-            if time.monotonic() > deadline_s:
-                raise TestbedError(
-                    f"{len(records)} of {count} sessions had ended after {timeout_s:.0f} s",
-                    f"see {self.log}",
-                )
-            time.sleep(POLL_S)
+        return wait_for_sessions(self.sessions, count, timeout_s, lambda: self.log)
 
     def cpu_seconds(self) -> CpuSeconds:
         """CPU time of the supervisor itself, without its workers.  TestbedError if it has ended."""
@@ -151,6 +141,23 @@ class HostServer:
         if not value:
             raise TestbedError(f"this host server was started without {name}")
         return str(value)
+
+
+def wait_for_sessions(
+    sessions: Callable[[], list[Record]], count: int, timeout_s: float, log: Callable[[], Path]
+) -> list[Record]:
+    """Ask until `count` sessions have ended. Raises TestbedError, naming the log, at the limit."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        records = sessions()
+        if len(records) >= count:
+            return records
+        if time.monotonic() > deadline_s:
+            raise TestbedError(
+                f"{len(records)} of {count} sessions had ended after {timeout_s:.0f} s",
+                f"see {log()}",
+            )
+        time.sleep(POLL_S)
 
 
 @contextlib.contextmanager

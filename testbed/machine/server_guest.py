@@ -17,6 +17,7 @@ from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.machine.broker import Broker, broker
+from testbed.machine.host_server import wait_for_sessions
 from testbed.machine.image import SERVER_PACKAGES, GuestImage, guest_image
 from testbed.machine.native_build import SPECS_FOLDER
 from testbed.machine.processes import CpuSeconds
@@ -87,17 +88,7 @@ class ServerGuest:
 
     def wait_sessions(self, count: int, timeout_s: float = SESSIONS_LIMIT_S) -> list[Record]:
         """Wait until `count` sessions have ended. Raises TestbedError at the limit."""
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            records = self.sessions()
-            if len(records) >= count:
-                return records
-            if time.monotonic() > deadline_s:
-                raise TestbedError(
-                    f"{len(records)} of {count} sessions had ended after {timeout_s:.0f} s",
-                    f"see {self.log}",
-                )
-            time.sleep(POLL_S)
+        return wait_for_sessions(self.sessions, count, timeout_s, lambda: self.log)
 
     def cpu_seconds(self) -> CpuSeconds:
         """CPU time of the supervisor, as its guest counts. TestbedError if it has ended."""
