@@ -76,16 +76,16 @@ def served_guest(
         return
     image = image if image is not None else guest_image()
     server_config = replace(server_config, device=True)
-    with host_server(server_config, run_dir / "server") as server:
-        config = replace(config, region=device_region(server, ioeventfd))
-        with boot(config, run_dir, image, qemu, timeout_s) as vm:
-            equip(vm, image, library)
-            yield ServedGuest(vm, server)
+    with (
+        host_server(server_config, run_dir / "server") as server,
+        guest_of(server, config, library, run_dir, image, qemu, timeout_s, ioeventfd) as served,
+    ):
+        yield served
 
 
 @contextmanager
 def guest_of(
-    server: ServerGuest,
+    server: Server,
     config: VmConfig,
     library: Path,
     run_dir: Path,
@@ -94,10 +94,13 @@ def guest_of(
     timeout_s: float | None = None,
     ioeventfd: bool = True,
 ) -> Iterator[ServedGuest]:
-    """As `served_guest`, for a server that runs in a guest and stays when this one ends."""
+    """As `served_guest`, for a server that is there already and stays when the guest ends."""
     image = image if image is not None else guest_image()
-    config = replace(config, region=server.devices.region("client", ioeventfd))
-    with boot(config, run_dir, image, qemu, timeout_s) as vm:
+    if isinstance(server, ServerGuest):
+        region = server.devices.region("client", ioeventfd)
+    else:
+        region = device_region(server, ioeventfd)
+    with boot(replace(config, region=region), run_dir, image, qemu, timeout_s) as vm:
         equip(vm, image, library)
         yield ServedGuest(vm, server)
 

@@ -37,7 +37,6 @@ TCP_PORT = 7001
 START_LIMIT_S = 60.0
 SESSIONS_LIMIT_S = 30.0
 SSH_LIMIT_S = 60.0
-PRIME_LIMIT_S = 1200.0
 POLL_S = 0.1
 #: What the supervisor imports; nothing else of the testbed is in the guest.
 SOURCES = ("host_server", "testbed/__init__.py", "testbed/errors.py", "testbed/protocol")
