@@ -690,13 +690,5 @@ int main(int argc, char **argv)
         {"fork", scenario_fork, true},        {"lost", scenario_lost, true},
         {"include", scenario_include, false},
     };
-    if (argc == 1) {
-        list_scenarios(scenarios, LENGTH(scenarios));
-        return 0;
-    }
-    for (int i = 1; i < argc; i++) {
-        find_scenario(scenarios, LENGTH(scenarios), argv[i])->run();
-        say_ok(argv[i]);
-    }
-    return 0;
+    return run_scenarios(scenarios, LENGTH(scenarios), argc, argv);
 }

@@ -178,13 +178,5 @@ int main(int argc, char **argv)
         {"ends_unloaded", ends_unloaded, false},
         {"reload", reload, true},
     };
-    if (argc == 1) {
-        list_scenarios(scenarios, LENGTH(scenarios));
-        return 0;
-    }
-    for (int i = 1; i < argc; i++) {
-        find_scenario(scenarios, LENGTH(scenarios), argv[i])->run();
-        say_ok(argv[i]);
-    }
-    return 0;
+    return run_scenarios(scenarios, LENGTH(scenarios), argc, argv);
 }

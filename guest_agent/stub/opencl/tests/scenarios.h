@@ -72,4 +72,20 @@ static inline void *random_bytes(size_t size, uint32_t seed)
     return bytes;
 }
 
+/* The main program of clients that need nothing before their scenarios: runs those that are named,
+ * lists all if none is. */
+static inline int run_scenarios(const struct scenario *scenarios, size_t count, int argc,
+                                char **argv)
+{
+    if (argc == 1) {
+        list_scenarios(scenarios, count);
+        return 0;
+    }
+    for (int i = 1; i < argc; i++) {
+        find_scenario(scenarios, count, argv[i])->run();
+        say_ok(argv[i]);
+    }
+    return 0;
+}
+
 #endif
