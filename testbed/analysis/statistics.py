@@ -19,10 +19,14 @@ instead of Student tails; the percentiles are therefore widened to the level a' 
     z(a'/2) = sqrt(n / (n - 1)) * t(n - 1, a/2)
 
 (the expanded percentile interval: Hesterberg, "What teachers should know about the bootstrap", The
-American Statistician 69(4), 2015).  `bca` gives the bias-corrected and accelerated
+American Statistician 69(4), 2015).  No resampled mean lies beyond the smallest and largest trial,
+between which the true one lies in no more than 1 - 2 / 2^n of all cases: 75 % of them with three
+trials, 94 % with five.  So the interval is never shorter than Student's, which has no such limit.
+`bca` gives the bias-corrected and accelerated
 interval (Efron, JASA 82, 1987) for comparison.  Fewer than three trials give no interval.  For the
 ratio of two runs each side's resampled means are spread by sqrt(n / (n - 1)) and the percentiles
-are those of Student's t with Welch's degrees of freedom (Biometrika 34, 1947).
+are those of Student's t with Welch's degrees of freedom (Biometrika 34, 1947), nor is that interval
+shorter than Welch's own.
 
 **Verdict.** With a smallest effect that matters, e (0.02 unless the experiment says otherwise):
 
@@ -72,7 +76,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def rate_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Geometric mean of positive rates, with the expanded percentile interval."""
+    """Geometric mean of positive rates, with its interval."""
     logs = np.log(_positive(values))
     low, high = mean_interval(logs, confidence)
     return Interval(float(np.exp(logs.mean())), _exp(low), _exp(high), len(logs))
@@ -110,6 +114,8 @@ def unpaired_ratio(
     t = -float(stdtrit(_welch_freedom(above, below), (1.0 - confidence) / 2))
     tail = NormalDist().cdf(-t)
     low, high = _quantiles(spread, tail, 1.0 - tail)
+    half = t * math.sqrt(sum(float(x.var(ddof=1)) / len(x) for x in (above, below)))
+    low, high = min(low, -half), max(high, half)
     return Interval(
         math.exp(difference), math.exp(difference + low), math.exp(difference + high), count
     )
@@ -118,19 +124,28 @@ def unpaired_ratio(
 def mean_interval(
     values: _Floats, confidence: float = CONFIDENCE
 ) -> tuple[float | None, float | None]:
-    """Expanded percentile interval of the mean; (None, None) with fewer than three values."""
+    """The wider of the expanded percentile interval of the mean and Student's.
+
+    (None, None) with fewer than three values.
+    """
     count = len(values)
     if count < TRIALS_NEEDED:
         return None, None
     tail = expanded_tail(count, confidence)
-    means = bootstrap_means(values)
-    return _quantiles(means, tail, 1.0 - tail)
+    low, high = _quantiles(bootstrap_means(values), tail, 1.0 - tail)
+    mean = float(values.mean())
+    half = _student(count, confidence) * float(values.std(ddof=1)) / math.sqrt(count)
+    return min(low, mean - half), max(high, mean + half)
 
 
 def expanded_tail(count: int, confidence: float) -> float:
     """The widened tail probability a'/2 of the expanded percentile interval."""
-    t = -float(stdtrit(count - 1, (1.0 - confidence) / 2))
-    return NormalDist().cdf(-math.sqrt(count / (count - 1)) * t)
+    return NormalDist().cdf(-math.sqrt(count / (count - 1)) * _student(count, confidence))
+
+
+def _student(count: int, confidence: float) -> float:
+    """How many standard errors a mean of `count` values may be off, by Student's t."""
+    return -float(stdtrit(count - 1, (1.0 - confidence) / 2))
 
 
 def bca(values: _Floats, confidence: float = CONFIDENCE) -> tuple[float | None, float | None]:

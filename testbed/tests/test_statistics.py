@@ -17,6 +17,7 @@ from testbed.analysis.statistics import (
     mean_interval,
     paired_ratio,
     rate_interval,
+    unpaired_ratio,
     verdict,
 )
 
@@ -106,3 +107,35 @@ def test_verdict_needs_evidence_and_effect(
 def test_rates_must_be_positive() -> None:
     with pytest.raises(ValueError, match="positive"):
         rate_interval([1.0, 0.0])
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_few_trials_are_not_trusted_beyond_what_they_can_show(count: int) -> None:
+    # Between the smallest and the largest of three the true mean lies in 75 % of all cases.
+    generator = np.random.default_rng(2)
+    covered = within = 0
+    for _ in range(600):
+        values = generator.normal(size=count)
+        low, high = mean_interval(values)
+        assert low is not None and high is not None
+        covered += low <= 0.0 <= high
+        within += bool(values.min() <= 0.0 <= values.max())
+    assert within / 600 < 0.92
+    assert 0.92 <= covered / 600 <= 0.98
+
+
+def test_three_trials_can_show_a_large_effect() -> None:
+    ratio = paired_ratio({1: 4.5, 2: 6.0, 3: 5.1}, {1: 1.0, 2: 1.0, 3: 1.0})
+    assert verdict(ratio, 0.02) == "faster"
+    assert verdict(paired_ratio({1: 1.02, 2: 1.2, 3: 1.3}, {1: 1, 2: 1, 3: 1}), 0.02) == "undecided"
+
+
+def test_the_interval_of_two_runs_covers_with_three_trials_each() -> None:
+    generator = np.random.default_rng(3)
+    covered = 0
+    for _ in range(200):
+        first, second = np.exp(generator.normal(size=(2, 3)))
+        ratio = unpaired_ratio(list(first), list(second))
+        assert ratio is not None and ratio.low is not None and ratio.high is not None
+        covered += ratio.low <= 1.0 <= ratio.high
+    assert 0.90 <= covered / 200
