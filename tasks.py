@@ -186,16 +186,21 @@ def replay(
         "placement": PLACEMENT_HELP,
         "json": JSON_HELP,
         "spin-us": "spin bound in microseconds (default: the systems' own)",
+        "network": "path of a guest's TCP: tap, user, or auto (TAP where the machine allows it)",
     }
 )
 @guarded
 def bench_call(
-    _: Context, placement: str = "process", json: bool = False, spin_us: int = DEFAULT_SPIN
+    _: Context,
+    placement: str = "process",
+    json: bool = False,
+    spin_us: int = DEFAULT_SPIN,
+    network: str = "auto",
 ) -> None:
     """Call latency of every transport beside the machine's own floor, with notifications."""
     from testbed.experiment.byhand import bench_call as run_bench
 
-    run_bench(placement, json, None if spin_us == DEFAULT_SPIN else spin_us)
+    run_bench(placement, json, None if spin_us == DEFAULT_SPIN else spin_us, network)
 
 
 @task(

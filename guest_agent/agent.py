@@ -5,6 +5,7 @@ Started over SSH, once for each request, with the request's name as argument:
     agent.py info                   facts about kernel, processors and the shared region, as JSON
     agent.py load-driver FILE       load the kernel module and wait for its device node
     agent.py install-icd LIBRARY    make LIBRARY the OpenCL driver of this guest
+    agent.py set-address MAC A M    start the network card MAC with IPv4 address A and netmask M
     agent.py run                    run a program; the request is a JSON line on standard input
 
 `run` prints JSON lines: the program's own event lines as they are, every other line it prints as
@@ -17,12 +18,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import pwd
 import re
 import selectors
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -30,6 +34,10 @@ from pathlib import Path
 from typing import IO, Any
 
 SYS_FINIT_MODULE = 313  # x86_64
+SIOCSIFFLAGS = 0x8914
+SIOCSIFADDR = 0x8916
+SIOCSIFNETMASK = 0x891C
+IFF_UP_RUNNING = 0x41
 PR_SET_CHILD_SUBREAPER = 36
 ICD_FILE = Path("/etc/OpenCL/vendors/wormhole.icd")
 DEVICE_PATTERN = "wormhole*"
@@ -62,6 +70,8 @@ def main(arguments: list[str]) -> int:
             load_driver(Path(arguments[1]))
         elif len(arguments) == 2 and arguments[0] == "install-icd":
             install_icd(Path(arguments[1]))
+        elif len(arguments) == 4 and arguments[0] == "set-address":
+            set_address(*arguments[1:])
         else:
             raise AgentError(f"unknown request {arguments!r}")
     except (AgentError, OSError) as error:
@@ -173,6 +183,23 @@ def install_icd(library: Path) -> None:
     for other in ICD_FILE.parent.glob("*.icd"):
         other.unlink()
     ICD_FILE.write_text(f"{library}\n")
+
+
+def set_address(mac: str, address: str, netmask: str, cards: str = "/sys/class/net") -> None:
+    """What `ip address add` and `ip link set up` do, which the guest has not."""
+    names = [
+        path.parent.name
+        for path in sorted(Path(cards).glob("*/address"))
+        if _read(str(path)).strip() == mac
+    ]
+    if not names:
+        raise AgentError(f"there is no network card {mac}")
+    name = names[0].encode()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for operation, value in ((SIOCSIFADDR, address), (SIOCSIFNETMASK, netmask)):
+            packed = struct.pack("16sHH4s16x", name, socket.AF_INET, 0, socket.inet_aton(value))
+            fcntl.ioctl(control, operation, packed)
+        fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sH22x", name, IFF_UP_RUNNING))
 
 
 def read_request(stream: IO[bytes]) -> dict[str, Any]:

@@ -62,10 +62,14 @@ class Place:
 
 
 def bench_call(
-    placement: str = "process", spin_us: int | None = None, say: Say = lambda text: None
+    placement: str = "process",
+    spin_us: int | None = None,
+    say: Say = lambda text: None,
+    network: str = "auto",
 ) -> dict[str, Any]:
     """Measure in a placement; figures are medians over blocks, in nanoseconds.
 
+    `network` is the path of a guest's TCP (tap.py).
     In a guest a second, instrumented boot compares the device's counters with the senders'.
     Raises TestbedError if a part cannot be built or started.
     """
@@ -73,14 +77,14 @@ def bench_call(
     spin = DEFAULT_SPIN_US if spin_us is None else spin_us
     systems = [system(name, [("spin_us", spin)]) for name in CALLS]
     with tempfile.TemporaryDirectory(prefix="wormhole-bench-") as directory:
-        with _place(placement, Path(directory) / "timed") as where:
+        with _place(placement, Path(directory) / "timed", network) as where:
             runs = _rounds(where, systems, say)
             facts = dict(where.facts)
         figures = summarise(runs)
         if placement != "process":
             say("counting notifications with the device's own counters (an instrumented boot)")
             folder = Path(directory) / "instrumented"
-            with _guest_place(placement, folder, ioeventfd=False) as where:
+            with _guest_place(placement, folder, network, ioeventfd=False) as where:
                 figures["device"] = {
                     chosen.name: _device_counts(where, chosen)
                     for chosen in systems
@@ -235,14 +239,18 @@ def process_place(run_dir: Path) -> Iterator[Place]:
         )
 
 
-def _place(placement: str, run_dir: Path) -> AbstractContextManager[Place]:
-    return process_place(run_dir) if placement == "process" else _guest_place(placement, run_dir)
+def _place(placement: str, run_dir: Path, network: str) -> AbstractContextManager[Place]:
+    if placement == "process":
+        return process_place(run_dir)
+    return _guest_place(placement, run_dir, network)
 
 
 @contextmanager
-def _guest_place(placement: str, run_dir: Path, ioeventfd: bool = True) -> Iterator[Place]:
+def _guest_place(
+    placement: str, run_dir: Path, network: str, ioeventfd: bool = True
+) -> Iterator[Place]:
     build = native_build()
-    config = HostServerConfig(backend="null", tcp=True, worker=build.worker)
+    config = HostServerConfig(backend="null", tcp=True, network=network, worker=build.worker)
     with served_guest(
         VmConfig(name="bench"),
         config,
@@ -262,7 +270,7 @@ def _guest_place(placement: str, run_dir: Path, ioeventfd: bool = True) -> Itera
             events = "\n".join(json.dumps(event) for event in done.events)
             return _checked(done.status, done.stdout or events, done.stderr)
 
-        facts = {"network": "user", "accelerator": vm.facts.accelerator}
+        facts = {"network": server.network, "accelerator": vm.facts.accelerator}
         yield Place(
             run, lambda chosen: guest_variables(chosen, server), served.device_counts, facts
         )

@@ -45,6 +45,7 @@ class GuestParts:
     boot_timeout_s: float
     instrumented: bool
     logs: Path
+    network: str = "auto"
     server_guest: Callable[[], ServerGuest] | None = None  # of placement server-vm
 
 
@@ -69,7 +70,10 @@ class BootedGuest:
                 place = guest_of(parts.server_guest(), vm, *common)
             else:
                 config = HostServerConfig(
-                    tcp=True, worker=parts.native.worker, cache_seed=kernel_cache_seed()
+                    tcp=True,
+                    network=parts.network,
+                    worker=parts.native.worker,
+                    cache_seed=kernel_cache_seed(),
                 )
                 place = served_guest(vm, config, *common)
             self._served = stack.enter_context(place)

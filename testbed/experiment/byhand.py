@@ -79,9 +79,9 @@ def replay(path: Path, system_name: str, placement: str, as_json: bool) -> None:
         )
 
 
-def bench_call(placement: str, as_json: bool, spin_us: int | None) -> None:
+def bench_call(placement: str, as_json: bool, spin_us: int | None, network: str) -> None:
     """Measure calls with the null backend and print the figures; see bench.py."""
-    figures = measure_calls(placement, spin_us, say)
+    figures = measure_calls(placement, spin_us, say, network)
     print(json.dumps(figures, indent=2) if as_json else table(figures))
 
 

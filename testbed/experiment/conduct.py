@@ -222,6 +222,7 @@ def _guests(
     from testbed.machine.image import SERVER_PACKAGES, guest_image
     from testbed.machine.probe import accelerator, kvm_works
     from testbed.machine.qemu_build import qemu_bundle
+    from testbed.machine.tap import tap_problem
 
     # The image first: where it cannot be made (no root), the longer build is not waited for.
     say("guest image: from the cache, or built (about 1 min)")
@@ -230,6 +231,7 @@ def _guests(
     qemu = qemu_bundle(say)
     kind = accelerator(qemu, image)
     manifest["accelerator"] = {"kind": kind, "reason": kvm_works(qemu, image).reason}
+    manifest["tap"] = tap_problem() or "works"
     manifest["artifacts"] |= {
         "qemu": {
             "version": qemu.version,
@@ -266,8 +268,11 @@ def _guests(
         )
         parts = dataclasses.replace(parts, server_guest=serving.running)
 
+    # A guest's name begins with its part's (plan.py).
+    networks = {part.name: part.network for part in experiment.parts}
+
     def boot(name: str) -> RunningGuest:
-        guest = BootedGuest(parts, name)
+        guest = BootedGuest(dataclasses.replace(parts, network=networks[name.split("/")[0]]), name)
         with contextlib.suppress(TestbedError):
             manifest["guest"] = guest.info()
             if serving is not None:

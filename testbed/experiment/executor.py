@@ -270,7 +270,7 @@ class Executor:
         host = _difference(before, guest.host_times())
         facts = {
             **attempt.facts,
-            "network": "user" if tcp else "none",
+            "network": server.network if tcp else "none",
             "accelerator": guest.accelerator,
             "switches": chosen.switches(),
             "argv": argv,

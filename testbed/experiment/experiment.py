@@ -27,6 +27,9 @@ An experiment is a YAML file under `workloads/experiments/`:
 more with the time of each call taken apart; only the former has a speed.  A part runs its workloads
 under its systems (the experiment's, if it names none) once a round.
 
+`network: user` in a part keeps its guests' TCP on QEMU's user network, `tap` demands TAP; `auto`,
+the default, takes TAP where the machine allows it.  Trials record what they had.
+
 `other_ladders:` shows the same trials in other orders (`- steps: [tcp-sync, ...]`), since a factor
 depends on what was switched before.  `experiments: [a1-training, ladder]` in place of systems and
 parts takes those of other experiments together, each part with its own baseline and ladders.
@@ -52,6 +55,7 @@ from typing import Any
 from testbed import yamlfile
 from testbed.errors import TestbedError
 from testbed.experiment.systems import PLACEMENTS, PRESETS, SPIN_US_MAX
+from testbed.machine.tap import NETWORKS
 from testbed.root import ROOT
 
 EXPERIMENTS = ROOT / "workloads" / "experiments"
@@ -132,6 +136,7 @@ class Part:
     rounds: int
     warmup_rounds: int
     instrument: str = ""
+    network: str = "auto"
     baseline: str = ""
     ladders: tuple[tuple[str, ...], ...] = ()
 
@@ -387,6 +392,7 @@ def _part(section: yamlfile.Section, systems: Sequence[SystemChoice]) -> Part:
         rounds=section.integer("rounds", minimum=1, maximum=ROUNDS_LIMIT),
         warmup_rounds=section.integer("warmup_rounds", 0, minimum=0, maximum=ROUNDS_LIMIT),
         instrument=section.choice("instrument", INSTRUMENTS, ""),
+        network=section.choice("network", NETWORKS, "auto"),
     )
     section.finish()
     if not part.placements:

@@ -118,6 +118,7 @@ def describe_experiment(experiment: Experiment) -> dict[str, Any]:
                 "rounds": part.rounds,
                 "warmup_rounds": part.warmup_rounds,
                 "instrument": part.instrument,
+                "network": part.network,
                 "baseline": part.baseline,
                 "ladders": [list(steps) for steps in part.ladders],
             }

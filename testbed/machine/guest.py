@@ -119,6 +119,10 @@ class Guest:
         self._ssh.put({LIBRARY_PATH: library})
         self._agent("install-icd", LIBRARY_PATH)
 
+    def set_address(self, mac: str, address: str, netmask: str) -> None:
+        """Give the network card with this hardware address its IPv4 address, and start it."""
+        self._agent("set-address", mac, address, netmask)
+
     def run(
         self,
         argv: Sequence[str],

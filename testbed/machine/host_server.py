@@ -25,6 +25,8 @@ from testbed.errors import TestbedError
 from testbed.machine.artifacts import last_lines
 from testbed.machine.native_build import SPECS_FOLDER, native_build
 from testbed.machine.processes import CpuSeconds, cpu_seconds
+from testbed.machine.qemu_argv import HOST_ADDRESS
+from testbed.machine.tap import Tap, tap, wants_tap
 from testbed.protocol.spec import SPECS_VARIABLE
 from testbed.protocol.wire import constant, enum, hash_of_specs, view
 from testbed.root import ROOT
@@ -46,12 +48,14 @@ class HostServerConfig:
     """What can be chosen about a supervisor. `worker` None takes the built one.
 
     `session_memory_mib` None is the supervisor's own: three quarters of the machine's memory.
+    `network` is the path of a guest's TCP: auto, tap or user (tap.py).
     """
 
     backend: str = "opencl"
     unix: bool = False
     device: bool = False
     tcp: bool = False
+    network: str = "auto"
     session_bytes: int = 2048 * MIB
     session_count: int = 8
     session_memory_mib: int | None = None
@@ -65,10 +69,17 @@ class HostServerConfig:
 class HostServer:
     """A running supervisor."""
 
-    def __init__(self, process: subprocess.Popen[bytes], run_dir: Path, said: dict[str, Any]):
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        run_dir: Path,
+        said: dict[str, Any],
+        guest_tap: Tap | None,
+    ) -> None:
         self._process = process
         self._said = said
         self.run_dir = run_dir
+        self.tap = guest_tap
 
     @property
     def pid(self) -> int:
@@ -91,8 +102,18 @@ class HostServer:
         return Path(self._need("device"))
 
     @property
+    def guest_host(self) -> str:
+        """The address at which a guest finds this server's TCP port."""
+        return self.tap.host_address if self.tap is not None else HOST_ADDRESS
+
+    @property
+    def network(self) -> str:
+        """The path of a guest's TCP."""
+        return self.tap.kind if self.tap is not None else "user"
+
+    @property
     def tcp_port(self) -> int:
-        """The TCP port on the loopback address."""
+        """The TCP port, on the loopback address or the TAP interface's."""
         return int(self._need("tcp").rpartition(":")[2])
 
     @property
@@ -170,26 +191,33 @@ def host_server(config: HostServerConfig, run_dir: Path) -> Iterator[HostServer]
     run_dir.mkdir(parents=True, exist_ok=True)
     lifeline_read, lifeline_write = os.pipe()
     process: subprocess.Popen[bytes] | None = None
-    try:
-        process = _start(config, run_dir, lifeline_read)
-        os.close(lifeline_read)
-        lifeline_read = -1
-        yield HostServer(process, run_dir, _announcement(process, run_dir))
-    finally:
-        if process is not None:
-            _stop(process)
-        if lifeline_read >= 0:
+    with contextlib.ExitStack() as stack:
+        guest_tap: Tap | None = None
+        try:
+            if config.device and config.tcp and wants_tap(config.network):
+                guest_tap = stack.enter_context(tap())
+            tcp_address = guest_tap.host_address if guest_tap is not None else "127.0.0.1"
+            process = _start(config, run_dir, lifeline_read, tcp_address)
             os.close(lifeline_read)
-        os.close(lifeline_write)
+            lifeline_read = -1
+            yield HostServer(process, run_dir, _announcement(process, run_dir), guest_tap)
+        finally:
+            if process is not None:
+                _stop(process)
+            if lifeline_read >= 0:
+                os.close(lifeline_read)
+            os.close(lifeline_write)
 
 
-def _start(config: HostServerConfig, run_dir: Path, lifeline_fd: int) -> subprocess.Popen[bytes]:
+def _start(
+    config: HostServerConfig, run_dir: Path, lifeline_fd: int, tcp_address: str
+) -> subprocess.Popen[bytes]:
     worker = _worker(config)
     specs = worker.parent / SPECS_FOLDER
     environment = {SPECS_VARIABLE: str(specs)} if specs.is_dir() else {}
     with (run_dir / LOG_NAME).open("ab") as log:
         return subprocess.Popen(
-            supervisor_argv(config, run_dir, lifeline_fd, worker),
+            supervisor_argv(config, run_dir, lifeline_fd, worker, tcp_address),
             env={**os.environ, **environment},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
@@ -201,7 +229,11 @@ def _start(config: HostServerConfig, run_dir: Path, lifeline_fd: int) -> subproc
 
 
 def supervisor_argv(
-    config: HostServerConfig, run_dir: Path, lifeline_fd: int, worker: Path
+    config: HostServerConfig,
+    run_dir: Path,
+    lifeline_fd: int,
+    worker: Path,
+    tcp_address: str,
 ) -> list[str]:
     """The supervisor's command line."""
     argv = [sys.executable, "-m", "host_server.supervisor"]
@@ -216,7 +248,7 @@ def supervisor_argv(
     if config.device:
         argv += ["--device-socket", "auto"]
     if config.tcp:
-        argv += ["--tcp", "127.0.0.1:0", "--token-file", str(run_dir / "token")]
+        argv += ["--tcp", f"{tcp_address}:0", "--token-file", str(run_dir / "token")]
     if config.vendors is not None:
         argv += ["--opencl-vendors", str(config.vendors)]
     if config.cache_seed is not None:

@@ -14,8 +14,9 @@ from pathlib import Path
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
 from testbed.machine.image import GuestImage, guest_image
 from testbed.machine.native_build import native_build
-from testbed.machine.qemu_argv import DEVICE_ID, HOST_ADDRESS, Qemu, Region, VmConfig
+from testbed.machine.qemu_argv import DEVICE_ID, Qemu, Region, VmConfig
 from testbed.machine.server_guest import ServerGuest, ServerParts, server_guest
+from testbed.machine.tap import GUEST_MAC, NETMASK
 from testbed.machine.vm import Vm, boot
 
 Server = HostServer | ServerGuest
@@ -100,8 +101,11 @@ def guest_of(
         region = server.devices.region("client", ioeventfd)
     else:
         region = device_region(server, ioeventfd)
-    with boot(replace(config, region=region), run_dir, image, qemu, timeout_s) as vm:
+    config = replace(config, region=region, tap=server.tap)
+    with boot(config, run_dir, image, qemu, timeout_s) as vm:
         equip(vm, image, library)
+        if server.tap is not None:
+            vm.guest.set_address(GUEST_MAC, server.tap.guest_address, NETMASK)
         yield ServedGuest(vm, server)
 
 
@@ -124,4 +128,4 @@ def equip(vm: Vm, image: GuestImage, library: Path) -> None:
 
 def guest_url(server: Server, transport: str) -> str:
     """WORMHOLE_SERVER for a client in the server's guest, by the transport's name (shm or tcp)."""
-    return f"tcp:{HOST_ADDRESS}:{server.tcp_port}" if transport == "tcp" else DEVICE_URL
+    return f"tcp:{server.guest_host}:{server.tcp_port}" if transport == "tcp" else DEVICE_URL

@@ -21,7 +21,8 @@ from testbed.machine.host_server import wait_for_sessions
 from testbed.machine.image import SERVER_PACKAGES, GuestImage, guest_image
 from testbed.machine.native_build import SPECS_FOLDER
 from testbed.machine.processes import CpuSeconds
-from testbed.machine.qemu_argv import Qemu, VmConfig
+from testbed.machine.qemu_argv import HOST_ADDRESS, Qemu, VmConfig
+from testbed.machine.tap import Tap
 from testbed.machine.vm import Vm, boot, free_port
 from testbed.protocol.spec import SPECS_VARIABLE
 from testbed.protocol.wire import constant
@@ -62,6 +63,9 @@ class ServerGuest:
         self.vm = vm
         self.packages_sha256 = packages_sha256
         self.devices = devices
+        self.tap: Tap | None = None  # both guests' TCP goes through their user networks
+        self.guest_host = HOST_ADDRESS
+        self.network = "user"
         self.token = secrets.token_hex(constant("token_bytes"))
         self.tcp_port = tcp_port
         self._parts = parts

@@ -356,8 +356,9 @@ class _Starter:
         argv = qemu_argv(self._config, self._image, self._qemu, self._accelerator, port)
         (self._run_dir / CONSOLE_NAME).unlink(missing_ok=True)
         with (self._run_dir / QEMU_LOG_NAME).open("wb") as log:
-            region = self._config.region
+            region, tap = self._config.region, self._config.tap
             passed = [region.memory_fd] if region is not None and region.memory_fd >= 0 else []
+            passed += [tap.fd] if tap is not None else []
             process = spawn(argv, self._run_dir, log.fileno(), self._dies_with_us, passed)
         return process, argv
 
@@ -450,9 +451,6 @@ def _built_qemu() -> Qemu:
 
 
 def _connect(facts: VmFacts, key: KeyPair) -> Ssh:
-    host = GUEST_ADDRESS if _uses_tap(facts) else "127.0.0.1"
-    port = 22 if _uses_tap(facts) else facts.ssh_port
-
     def give_up() -> None:
         if not _is_alive(facts.pid):
             lines = last_lines(facts.run_dir / QEMU_LOG_NAME, CONSOLE_LINES)
@@ -460,11 +458,7 @@ def _connect(facts: VmFacts, key: KeyPair) -> Ssh:
                 f"VM {facts.name}: QEMU has ended: {' | '.join(lines) or 'it said nothing'}"
             )
 
-    return connect(host, port, "root", key, facts.host_key, give_up=give_up)
-
-
-def _uses_tap(facts: VmFacts) -> bool:
-    return any(word.startswith("tap,") for word in facts.argv)
+    return connect("127.0.0.1", facts.ssh_port, "root", key, facts.host_key, give_up=give_up)
 
 
 def _end(process: subprocess.Popen[bytes], qmp: Qmp | None) -> None:

@@ -14,6 +14,7 @@ from testbed.analysis.statistics import unpaired_ratio
 from testbed.errors import TestbedError
 from testbed.experiment.plan import make_plan
 from testbed.experiment.runner import run_trials
+from testbed.tests import experiments
 from testbed.tests.experiments import SPEEDS, FakeExecutor, example, manifest_of, new_run
 
 SWITCHES = {"transport": "shm", "oneway": True, "spin_us": 50}
@@ -109,6 +110,21 @@ def test_the_accelerator_matters_only_where_there_are_guests(tmp_path: Path) -> 
     )
     with pytest.raises(TestbedError, match=r"accelerator\.kind: tcg in the first, kvm in the"):
         run_compare(*guests, as_json=False)
+
+
+def test_other_network_paths_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = made_up(tmp_path / "a")
+    events_of = experiments.events_of
+
+    def over_tap(system: str, speed: float) -> list[dict[str, Any]]:
+        trial, *others = events_of(system, speed)
+        return [{**trial, "network": "tap"}, *others]
+
+    monkeypatch.setattr(experiments, "events_of", over_tap)
+    second = made_up(tmp_path / "b")
+    assert run_compare(second, made_up(tmp_path / "c"), as_json=False) == 0
+    with pytest.raises(TestbedError, match="loopback in the first, tap in the second"):
+        run_compare(first, second, as_json=False)
 
 
 def test_commits_may_differ_and_are_shown(

@@ -129,6 +129,8 @@ class FakeServer:
 
     ended: list[dict[str, Any]] = field(default_factory=list)
     tcp_port: int = 4711
+    guest_host: str = "198.18.0.1"
+    network: str = "tap"
     token: str = "secret"
 
     def check_alive(self) -> None:
@@ -159,7 +161,7 @@ def test_one_guest_a_round_and_none_left(tmp_path: Path, files: TrialFiles) -> N
     lives = [line for line in log if not line.startswith("run")]
     assert lives == [f"{verb} replay/{k}" for k in rounds for verb in ("boot", "close")]
     servers = {line for line in log if line.startswith("run")}
-    assert servers == {"run device:/dev/wormhole0", "run tcp:10.0.2.2:4711"}
+    assert servers == {"run device:/dev/wormhole0", "run tcp:198.18.0.1:4711"}
     metrics = outcomes[0].result.metrics
     assert (metrics["vm_user_s"], metrics["worker_user_s"], metrics["sessions"]) == (1.0, 1.0, 1)
 

@@ -13,15 +13,18 @@ from typing import Any
 
 import pytest
 
+from testbed.experiment.client import guest_variables
 from testbed.experiment.deploy import deploy
 from testbed.experiment.events import read_events
 from testbed.experiment.gate import check_trajectory
 from testbed.experiment.prepare import kernel_cache_seed, prepare, reference
+from testbed.experiment.systems import system
 from testbed.experiment.workload import find_workload
 from testbed.machine.host_server import HostServer, HostServerConfig
 from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
 from testbed.machine.served_guest import ServedGuest, served_guest
+from testbed.machine.tap import tap_problem
 from testbed.tests.clients import compile_client, scenarios
 
 pytestmark = [pytest.mark.vm, pytest.mark.native, pytest.mark.opencl]
@@ -50,7 +53,7 @@ while time.monotonic() < end_s:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGuest]:
     build = native_build()
-    config = HostServerConfig(worker=build.worker, cache_seed=kernel_cache_seed())
+    config = HostServerConfig(tcp=True, worker=build.worker, cache_seed=kernel_cache_seed())
     folder = tmp_path_factory.mktemp("guest")
     with served_guest(VmConfig(name="path"), config, build.library, folder) as guest:
         yield guest
@@ -65,6 +68,23 @@ def test_a_guest_sees_the_hosts_device(served: ServedGuest) -> None:
     for name in ("CL_DEVICE_NAME", "CL_DEVICE_VERSION", "CL_DRIVER_VERSION", "CL_PLATFORM_NAME"):
         assert values(seen.stdout, name) == values(host, name), name
         assert values(seen.stdout, name), name
+
+
+def test_tcp_takes_the_interface_that_is_recorded(served: ServedGuest) -> None:
+    server = served.server
+    assert isinstance(server, HostServer)
+    assert (server.tap is None) == bool(tap_problem())
+    before = packets(server)
+    environment = guest_variables(system("tcp-sync"), server)
+    seen = served.vm.guest.run(["clinfo", "-l"], environment, timeout_s=LIMIT_S)
+    assert seen.status == 0, seen.stderr
+    assert "Device #0" in seen.stdout
+    if server.tap is None:
+        assert server.network == "user"
+    else:
+        assert server.network.startswith("tap")
+        assert server.tap.host_address in environment["WORMHOLE_SERVER"]
+        assert packets(server) > before + 10
 
 
 @pytest.mark.parametrize(
@@ -231,3 +251,10 @@ def wait_until_unused(served: ServedGuest) -> None:
             return
         time.sleep(0.2)
     pytest.fail(f"{held.decode()} slots and {len(workers(served))} workers are left")
+
+
+def packets(server: HostServer) -> int:
+    """What the host has received from the guest over TAP; 0 without it."""
+    if server.tap is None:
+        return 0
+    return int(Path(f"/sys/class/net/{server.tap.name}/statistics/rx_packets").read_text())

@@ -199,3 +199,10 @@ def test_a_workload_of_an_experiment_can_have_another_mode_and_batch() -> None:
     assert (choice.mode, choice.label) == ("inference", "lenet-digits-b8-inference")
     with pytest.raises(TestbedError, match="did you mean `inference`"):
         example(text.replace("inference", "inferense"))
+
+
+def test_a_part_chooses_the_path_of_its_guests_tcp() -> None:
+    text = TEXT.replace("    rounds: 3\n", "    rounds: 3\n    network: user\n")
+    assert [part.network for part in example(text).parts] == ["user", "auto"]
+    with pytest.raises(TestbedError, match="network"):
+        example(text.replace("network: user", "network: slirp"))

@@ -13,6 +13,7 @@ import pytest
 from testbed.errors import TestbedError
 from testbed.machine.image import GuestImage
 from testbed.machine.qemu_argv import Region, VmConfig, check_config, kernel_arguments, qemu_argv
+from testbed.machine.tap import GUEST_MAC, Tap
 from testbed.machine.vm import VmFacts, shell_argv
 
 IMAGE = GuestImage(
@@ -94,10 +95,15 @@ def test_ssh_is_reachable_from_this_machine_only() -> None:
     ]
 
 
-def test_tap_takes_the_place_of_user_networking() -> None:
-    assert values(argv(VmConfig(tap="tap7")), "-netdev") == [
-        "tap,id=net,ifname=tap7,script=no,downscript=no"
-    ]
+@pytest.mark.parametrize(("vhost", "switch"), [(False, "off"), (True, "on")])
+def test_tap_is_a_second_card_behind_the_one_for_ssh(vhost: bool, switch: str) -> None:
+    tap = Tap(7, "wormhole0", "198.18.0.1", "198.18.0.2", vhost)
+    arguments = argv(VmConfig(tap=tap))
+    user, other = values(arguments, "-netdev")
+    assert user == values(argv(VmConfig()), "-netdev")[0]
+    assert other == f"tap,id=tap,fd=7,vhost={switch}"
+    (card,) = [word for word in values(arguments, "-device") if "netdev=tap" in word]
+    assert f"mac={GUEST_MAC}" in card
 
 
 @pytest.mark.parametrize(
@@ -111,7 +117,6 @@ def test_tap_takes_the_place_of_user_networking() -> None:
         (VmConfig(region=replace(REGION, size_bytes=4096)), "4096"),
         (VmConfig(name="a,b"), "a,b"),
         (VmConfig(name="../x"), "../x"),
-        (VmConfig(tap="t,script=/bin/sh"), "script"),
     ],
 )
 def test_bad_settings_are_refused_with_the_value(config: VmConfig, said: str) -> None:
