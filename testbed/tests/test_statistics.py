@@ -138,4 +138,4 @@ def test_the_interval_of_two_runs_covers_with_three_trials_each() -> None:
         ratio = unpaired_ratio(list(first), list(second))
         assert ratio is not None and ratio.low is not None and ratio.high is not None
         covered += ratio.low <= 1.0 <= ratio.high
-    assert 0.90 <= covered / 200
+    assert covered / 200 >= 0.90
