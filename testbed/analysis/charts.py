@@ -21,9 +21,8 @@ from testbed.analysis.breakdown import (
     part_name,
     select,
 )
-from testbed.analysis.causes import causes
 from testbed.analysis.samples import Run
-from testbed.analysis.tables import PROCESSOR, Comparison, Row
+from testbed.analysis.tables import PROCESSOR, Comparison, Row, Step
 
 Record = Mapping[str, Any]
 
@@ -62,6 +61,8 @@ def charts(
         lambda: _speedup(run, comparisons),
         lambda: _ladder(run, comparisons),
         lambda: _breakdown(run, comparisons, breakdown),
+        lambda: _notifications(comparisons),
+        lambda: _exits(comparisons),
         lambda: _processor(comparisons),
         lambda: _latency(comparisons),
         lambda: _batches(run, comparisons),
@@ -100,33 +101,83 @@ def _ladder(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
     panels: dict[str, list[Record]] = {}
     shown = []
     for comparison in comparisons:
-        ratios = [step.ratio for step in comparison.ladder]
-        if not ratios or any(ratio is None for ratio in ratios):
-            continue
-        shown.append(comparison)
-        reached = 1.0
-        for step in comparison.ladder:
-            assert step.ratio is not None
-            before, reached = reached, reached * step.ratio.estimate
-            panels.setdefault(comparison.group.title, []).append(
-                {
-                    **_cell(comparison, step.after),
-                    "from": step.before,
-                    "cause": causes(run.manifest, step.before, step.after),
-                    "factor": step.ratio.estimate,
-                    "low": step.ratio.low,
-                    "high": step.ratio.high,
-                    "speed_before": before,
-                    "speed_after": reached,
-                    "verdict": step.verdict,
-                }
-            )
-    first = run.ladder[0] if run.ladder else run.baseline
+        several = len(comparison.orders) > 1
+        for number, steps in enumerate(comparison.orders, start=1):
+            if any(step.ratio is None for step in steps):
+                continue
+            shown.append(comparison)
+            title = comparison.group.title + (f", order {number}" if several else "")
+            panels.setdefault(title, []).extend(_rungs(comparison, number, steps))
     return _chart(
         "ladder",
-        f"Where the gain over {first} comes from",
-        f"each bar: the factor that one change brings; speed of {first} = 1;"
-        " brackets: 95 % bootstrap interval",
+        "Where the gain comes from, one switch at a time",
+        "each bar: the factor that one change brings, on top of those before it; the first system's"
+        " speed = 1; brackets: 95 % interval",
+        panels,
+        shown,
+    )
+
+
+def _rungs(comparison: Comparison, order: int, steps: Sequence[Step]) -> Iterable[Record]:
+    reached = 1.0
+    for step in steps:
+        assert step.ratio is not None
+        before, reached = reached, reached * step.ratio.estimate
+        yield {
+            **_cell(comparison, step.after),
+            "order": order,
+            "from": step.before,
+            "cause": step.cause,
+            "factor": step.ratio.estimate,
+            "low": step.ratio.low,
+            "high": step.ratio.high,
+            "speed_before": before,
+            "speed_after": reached,
+            "verdict": step.verdict,
+        }
+
+
+def _notifications(comparisons: Sequence[Comparison]) -> Chart | None:
+    panels: dict[str, list[Record]] = {}
+    shown = [c for c in comparisons if any(row.notified for row in c.rows)]
+    for comparison in shown:
+        for row in comparison.rows:
+            for heading, way in (("out, a call", "to the worker"), ("in, a call", "to the client")):
+                if heading in row.notified:
+                    panels.setdefault(comparison.group.title, []).append(
+                        {
+                            **_cell(comparison, row.system),
+                            "way": way,
+                            "for_each_api_call": row.notified[heading],
+                        }
+                    )
+    return _chart(
+        "notifications",
+        "Notifications for each API call",
+        "bars: mean over trials, as the stub counts them between the marks of the measured steps",
+        panels,
+        shown,
+    )
+
+
+def _exits(comparisons: Sequence[Comparison]) -> Chart | None:
+    panels: dict[str, list[Record]] = {}
+    shown = [c for c in comparisons if any(row.exits for row in c.rows)]
+    for comparison in shown:
+        for row in comparison.rows:
+            reasons = {r: n for r, n in row.exits.items() if r != "exits" and n > 0}
+            rest = row.exits.get("exits", 0.0) - sum(reasons.values())
+            if rest > 0:
+                reasons["other reasons"] = rest
+            panels.setdefault(comparison.group.title, []).extend(
+                {**_cell(comparison, row.system), "reason": reason, "for_each_api_call": number}
+                for reason, number in reasons.items()
+            )
+    return _chart(
+        "exits",
+        "VM exits for each API call, by reason",
+        "bars: KVM's own counters of the guest's processors over a whole trial, by the API calls of"
+        " that trial",
         panels,
         shown,
     )

@@ -264,6 +264,47 @@ def _breakdown(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) ->
     return figure
 
 
+def _notifications(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) -> Figure:
+    figure, grid = _grid(len(panels), 0)
+    looks = _looks(tuple(dict.fromkeys(r["way"] for panel in panels for r in panel.records)))
+    width = 0.8 / len(looks)
+    for axes, panel in zip(grid, panels, strict=True):
+        systems = _values(panel, "system")
+        for record in panel.records:
+            index = list(looks).index(record["way"])
+            at = systems.index(record["system"]) + (index - (len(looks) - 1) / 2) * width
+            height = record["for_each_api_call"]
+            _bar(axes, at, width, height, looks[record["way"]])
+            _annotate(axes, f"{height:.3f}" if height else "0", at, height, 6, 90)
+        axes.margins(y=0.2)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("notifications for each API call")
+        axes.set_title(panel.title, fontsize=9)
+        _name_ticks(axes, systems, "system")
+    _legend(figure, looks, "notified")
+    return figure
+
+
+def _exits(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) -> Figure:
+    figure, grid = _grid(len(panels), 0)
+    looks = _looks(tuple(dict.fromkeys(r["reason"] for panel in panels for r in panel.records)))
+    for axes, panel in zip(grid, panels, strict=True):
+        systems = _values(panel, "system")
+        for index, system in enumerate(systems):
+            bottom = 0.0
+            for record in (r for r in panel.records if r["system"] == system):
+                look = looks[record["reason"]]
+                _stacked(axes, index, record["for_each_api_call"], bottom, look)
+                bottom += record["for_each_api_call"]
+            _annotate(axes, f"{bottom:.3g}", index, bottom, 8)
+        axes.margins(y=0.12)
+        axes.set_ylabel("VM exits for each API call")
+        axes.set_title(panel.title, fontsize=9)
+        _name_ticks(axes, systems, "system")
+    _legend(figure, looks, "reason of exit")
+    return figure
+
+
 def _processor(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) -> Figure:
     figure, grid = _grid(len(panels), 0)
     looks = _looks(tuple(dict.fromkeys(r["process"] for p in panels for r in p.records)))
@@ -346,10 +387,24 @@ _DRAWERS: dict[str, Callable[[Sequence[Panel], Mapping[str, Look], str], Figure]
     "speedup": _speedup,
     "ladder": _ladder,
     "breakdown": _breakdown,
+    "notifications": _notifications,
+    "exits": _exits,
     "processor_time": _processor,
     "latency": _latency,
     "batch": _batch,
 }
+
+
+def _bar(axes: Axes, at: float, width: float, height: float, look: Look) -> None:
+    axes.bar(
+        at,
+        height,
+        width,
+        color=look.colour,
+        edgecolor="black",
+        linewidth=0.6,
+        hatch=look.hatch,
+    )
 
 
 def _stacked(

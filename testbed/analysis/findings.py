@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from testbed.analysis.breakdown import Entry, by_part, extra_share, select
-from testbed.analysis.causes import causes
 from testbed.analysis.false_alarms import false_alarms, sentences
 from testbed.analysis.samples import Run
 from testbed.analysis.statistics import TRIALS_NEEDED, Interval, verdict
@@ -95,7 +94,7 @@ def _ladder_sentences(run: Run, comparison: Comparison) -> list[str]:
     words = []
     for step in steps:
         assert step.ratio is not None
-        cause = causes(run.manifest, step.before, step.after) or f"{step.before} to {step.after}"
+        cause = step.cause or f"{step.before} to {step.after}"
         words.append(f"{cause}: {_factor(step.ratio)} ({step.verdict})")
     return [
         f"{comparison.group.title}: from {steps[0].before} to {steps[-1].after}, factor by factor -"

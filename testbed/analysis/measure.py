@@ -40,6 +40,9 @@ STUB_COUNTERS = {
     "sleeps": "sleeps_per_step",
 }
 
+#: Before the reason of a VM exit: `exit_io_exits`, and all of them as `exit_exits`.
+EXITS = "exit_"
+
 
 def measure(events: Sequence[Event], warmup_steps: int) -> dict[str, Metric]:
     """All metrics that the events allow; what they do not show is absent.
@@ -142,6 +145,7 @@ def _session_facts(events: Sequence[Event]) -> dict[str, Metric]:
     sessions = of_source(events, "worker")
     exits = [event for event in of_source(events, "stub") if event.get("event") == "exit"]
     if exits:
+        found["trial_api_calls"] = int(sum(_number(event, "api_calls") for event in exits))
         sent = sum(_number(event, "notifications_sent") for event in exits)
         found["sent_notifications_to_host"] = int(sent)
     if sessions:
@@ -154,7 +158,14 @@ def _session_facts(events: Sequence[Event]) -> dict[str, Metric]:
         for key in ("network", "accelerator"):
             if event.get(key) is not None:
                 found[key] = str(event[key])
+        # KVM has other counters of a processor too; under TCG there are none.
+        counted = event.get("exits")
+        if isinstance(counted, Mapping):
+            reasons = [str(name) for name in counted if str(name).endswith("exits")]
+            found.update({f"{EXITS}{r}": int(_number(counted, r)) for r in reasons})
         device = event.get("device")
+        if isinstance(device, Mapping) and "wakes" in device:
+            found["trial_wakes"] = int(_number(device, "wakes"))
         if isinstance(device, Mapping) and event.get("instrumented") is True:
             found["device_notifications_to_host"] = int(_number(device, "control-notifications"))
             found["device_wakes"] = int(_number(device, "wakes"))

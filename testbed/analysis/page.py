@@ -14,14 +14,14 @@ from typing import Any
 
 import jinja2
 
-from testbed.analysis import statistics
+from testbed.analysis import paper_table, statistics
 from testbed.analysis.breakdown import FILE as BREAKDOWN_FILE
 from testbed.analysis.breakdown import OVERHEAD_FILE, Entry
 from testbed.analysis.false_alarms import false_alarms
 from testbed.analysis.false_alarms import table as alarms_table
 from testbed.analysis.figures import Drawn
 from testbed.analysis.findings import findings
-from testbed.analysis.published import beside, has_counterpart, load_published, missing
+from testbed.analysis.published import Beside, has_counterpart, load_published
 from testbed.analysis.samples import Run, Sample
 from testbed.analysis.tables import MISSING, Comparison, notes_of, tables_of
 
@@ -33,6 +33,7 @@ LOG_SUFFIXES = (".log", ".txt", ".jsonl")
 def page(
     run: Run,
     comparisons: Sequence[Comparison],
+    published: Sequence[Beside],
     entries: Sequence[Entry],
     figures: Sequence[Drawn],
     table_files: Sequence[Path],
@@ -41,7 +42,6 @@ def page(
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     publication = load_published()
-    found = beside(publication, run, comparisons, entries)
     samples = run.trials
     alarms = false_alarms(run)
     text: str = template.render(
@@ -52,9 +52,9 @@ def page(
         workloads=_workloads(run),
         findings=findings(run, comparisons, entries),
         publication=publication,
-        beside=found,
+        beside=paper_table.table_of(publication, published) if published else [],
+        notes=[note for _, note in paper_table.notes_of(publication, published)],
         tested=has_counterpart(publication, run),
-        missing=missing(publication, found),
         figures=[_figure(run.path, figure) for figure in figures],
         table_files=[str(file.relative_to(run.path)) for file in table_files],
         breakdown_files=[

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.analysis import tables
+from testbed.analysis import paper_table, tables
 from testbed.analysis.breakdown import breakdown_text, collect, read_breakdown, write_breakdown
 from testbed.analysis.charts import charts
 from testbed.analysis.false_alarms import false_alarms
 from testbed.analysis.false_alarms import records as alarm_records
 from testbed.analysis.false_alarms import table as alarms_table
 from testbed.analysis.findings import findings
+from testbed.analysis.published import Beside, beside, has_counterpart, load_published
 from testbed.analysis.samples import Run, load_run
 from testbed.errors import TestbedError
 
@@ -34,7 +35,18 @@ class Report:
     text: str
     run: Run
     comparisons: tuple[tables.Comparison, ...]
+    published: tuple[Beside, ...]
     files: tuple[Path, ...]
+
+    @property
+    def paper(self) -> str:
+        """The published figures beside ours, as text."""
+        return paper_table.text(load_published(), self.published)
+
+    @property
+    def has_counterpart(self) -> bool:
+        """Whether the run has the test that most of the figures were published for."""
+        return has_counterpart(load_published(), self.run)
 
     def breakdown(self, placement: str) -> str:
         """What instrumented trials of a placement found, as text; empty if there were none."""
@@ -56,8 +68,10 @@ def tabulate(path: Path) -> Report:
     if alarms:
         text += "\n\n" + "\n".join(tables.text_table(alarms_table(alarms)))
     files = []
+    publication = load_published()
     with _write_errors(path):
-        write_breakdown(path)
+        entries, _ = write_breakdown(path)
+        published = beside(publication, run, comparisons, entries or read_breakdown(path))
         folder = path / TABLES
         folder.mkdir(exist_ok=True)
         for name, content in (
@@ -66,6 +80,11 @@ def tabulate(path: Path) -> Report:
             ("table.tex", tables.latex(comparisons)),
             ("table.csv", tables.csv_text(comparisons)),
             ("table.json", tables.json_text(comparisons)),
+            ("published.txt", paper_table.text(publication, published) + "\n"),
+            ("published.md", paper_table.markdown(publication, published) + "\n"),
+            ("published.tex", paper_table.latex(publication, published)),
+            ("published.csv", paper_table.csv_text(publication, published)),
+            ("published.json", paper_table.json_text(publication, published)),
         ):
             (folder / name).write_text(content, encoding="utf-8")
             files.append(folder / name)
@@ -73,7 +92,7 @@ def tabulate(path: Path) -> Report:
             content = json.dumps(alarm_records(alarms), indent=2) + "\n"
             (folder / "false_alarms.json").write_text(content, encoding="utf-8")
             files.append(folder / "false_alarms.json")
-    return Report(text, run, comparisons, tuple(files))
+    return Report(text, run, comparisons, published, tuple(files))
 
 
 def plot(path: Path) -> Report:
@@ -88,7 +107,8 @@ def write_page(path: Path) -> Report:
 
     done, drawn = _draw(path)
     table_files = [file for file in done.files if file.parent.name == TABLES]
-    text = page(done.run, done.comparisons, read_breakdown(path), drawn, table_files)
+    entries = read_breakdown(path)
+    text = page(done.run, done.comparisons, done.published, entries, drawn, table_files)
     with _write_errors(path):
         (path / PAGE).write_text(text, encoding="utf-8")
     return replace(done, files=(*done.files, path / PAGE))
@@ -100,21 +120,16 @@ def run_report(path: Path, as_json: bool) -> None:
     entries = read_breakdown(path)
     found = findings(done.run, done.comparisons, entries)
     if as_json:
-        from testbed.analysis.published import beside, load_published
-
         together = {
             "page": str(path / PAGE),
             "findings": [*found.main, *found.further],
-            "published": [
-                asdict(item)
-                for item in beside(load_published(), done.run, done.comparisons, entries)
-            ],
+            "published": paper_table.records(load_published(), done.published),
         }
         print(json.dumps(together, indent=2, ensure_ascii=False))
         return
     for sentence in found.main:
         print(f"* {sentence}")
-    print(f"report: {path / PAGE}")
+    print(f"\n{done.paper}\n\nreport: {path / PAGE}")
 
 
 def _draw(path: Path) -> tuple[Report, tuple[Drawn, ...]]:

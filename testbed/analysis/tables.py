@@ -11,12 +11,14 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from testbed.analysis.causes import causes
+from testbed.analysis.measure import EXITS
 from testbed.analysis.samples import Group, Run, Sample
 from testbed.analysis.statistics import (
     Interval,
@@ -46,6 +48,10 @@ class Row:
     means: Mapping[str, float | None]
     facts: Mapping[str, str]
     own: Mapping[str, Interval]
+    #: Heading of NOTIFICATIONS -> mean over trials of the quotient.
+    notified: Mapping[str, float] = field(default_factory=dict)
+    #: Reason -> VM exits for each API call, mean over trials; "exits" is all of them.
+    exits: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class Step:
     after: str
     ratio: Interval | None
     verdict: str
+    cause: str
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,11 @@ class Comparison:
     rows: tuple[Row, ...]
     ladder: tuple[Step, ...]
     other_ladders: tuple[tuple[Step, ...], ...] = ()
+
+    @property
+    def orders(self) -> tuple[tuple[Step, ...], ...]:
+        """All ladders that have a step, the first one first."""
+        return tuple(steps for steps in (self.ladder, *self.other_ladders) if steps)
 
 
 #: Metric -> heading, of the columns that show what was sent: out is client to host, in the reverse.
@@ -100,6 +112,17 @@ COUNTED = {
     "device_wakes": "to client, device",
 }
 
+#: Heading -> metrics (count, what it is divided by) of the columns that show notifications.
+NOTIFICATIONS = {
+    "out, a call": ("notifications_to_host_per_step", "api_calls_per_step"),
+    "in, a call": ("notifications_to_client_per_step", "api_calls_per_step"),
+    "out, a message": ("notifications_to_host_per_step", "messages_per_step"),
+    "in, a message": ("notifications_to_client_per_step", "messages_per_step"),
+    "in, device, a call": ("trial_wakes", "trial_api_calls"),
+    "out, device, a call": ("device_notifications_to_host", "trial_api_calls"),
+}
+EXIT_REASONS_SHOWN = 8  # in a table; the others are in the data
+
 FACTS = {"spin_us": "spin (us)", "network": "network", "jail": "jail"}
 
 
@@ -112,6 +135,7 @@ def compare(run: Run) -> tuple[Comparison, ...]:
             run.ladders_of(group.part),
             run.minimum_effect,
             run.instrumented,
+            run.manifest,
         )
         for group in run.groups
     )
@@ -123,10 +147,12 @@ def compare_group(
     ladders: Sequence[Sequence[str]],
     minimum_effect: float,
     instrumented: bool = False,
+    manifest: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Evaluate one group against its baseline and along the ladders.
 
-    An instrumented run has counts and no speeds: counting exactly costs time.
+    An instrumented run has counts and no speeds: counting exactly costs time.  The manifest says
+    what sets the systems of a step apart.
     """
     speeds = {
         system: {} if instrumented else speeds_of(group.of(system)) for system in group.systems
@@ -137,7 +163,8 @@ def compare_group(
         steps = []
         for before, after in pairwise(name for name in ladder if name in group.systems):
             ratio = paired_ratio(speeds[after], speeds[before])
-            steps.append(Step(before, after, ratio, verdict(ratio, minimum_effect)))
+            cause = causes(manifest or {}, before, after)
+            steps.append(Step(before, after, ratio, verdict(ratio, minimum_effect), cause))
         climbed.append(tuple(steps))
     first, *others = climbed or [()]
     return Comparison(group, baseline, rows, first, tuple(others))
@@ -155,33 +182,40 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
         parts.append(f"### {comparison.group.title}\n")
         for heading, table in tables_of(comparison):
             parts.append(f"**{heading}**\n")
-            parts.append(_markdown_table(table) + "\n")
+            parts.append(markdown_table(table) + "\n")
         parts += [f"{note}\n" for note in notes_of(comparison)]
     return "\n".join(parts)
 
 
 def latex(comparisons: Sequence[Comparison]) -> str:
     """All tables as LaTeX for the package booktabs, a caption and label each."""
-    # Imported here: it takes half a second, and most tasks write no table.
-    import pandas
-
     parts = ["% needs \\usepackage{booktabs}"]
     for comparison in comparisons:
         group = comparison.group
         for index, (heading, table) in enumerate(tables_of(comparison), start=1):
-            columns = table[0]
-            styler = pandas.DataFrame(table[1:], columns=columns).style.hide(axis="index")
-            styler = styler.format(escape="latex").format_index(escape="latex", axis="columns")
-            parts.append(
-                styler.to_latex(
-                    hrules=True,
-                    column_format="l" + "r" * (len(columns) - 1),
-                    caption=f"{_latex_text(group.title)}: {_latex_text(heading)}",
-                    label=f"tab:{group.workload}-{group.form}-{group.placement}-{index}",
-                    position_float="centering",
-                )
-            )
+            label = f"tab:{group.workload}-{group.form}-{group.placement}-{index}"
+            parts.append(latex_table(table, f"{group.title}: {heading}", label))
     return "\n".join(parts)
+
+
+def latex_table(table: Sequence[Sequence[str]], caption: str, label: str, left: int = 1) -> str:
+    """One table, whose first `left` columns are words, the others figures."""
+    # Imported here: it takes half a second, and most tasks write no table.
+    import pandas
+
+    columns = list(table[0])
+    styler = pandas.DataFrame([list(row) for row in table[1:]], columns=columns).style.hide(
+        axis="index"
+    )
+    styler = styler.format(escape="latex").format_index(escape="latex", axis="columns")
+    text: str = styler.to_latex(
+        hrules=True,
+        column_format="l" * left + "r" * (len(columns) - left),
+        caption=_latex_text(caption),
+        label=label,
+        position_float="centering",
+    )
+    return text
 
 
 def csv_text(comparisons: Sequence[Comparison]) -> str:
@@ -221,6 +255,7 @@ def _steps_record(steps: Sequence[Step]) -> list[dict[str, Any]]:
         {
             "from": step.before,
             "to": step.after,
+            "cause": step.cause,
             **_interval_record("ratio", step.ratio),
             "verdict": step.verdict,
         }
@@ -252,6 +287,8 @@ def records_of(comparison: Comparison) -> list[dict[str, Any]]:
             },
             **row.means,
             **row.facts,
+            **{f"notifications {name}": value for name, value in row.notified.items()},
+            **{f"{EXITS}{reason}_per_call": value for reason, value in row.exits.items()},
         }
         for row in comparison.rows
     ]
@@ -290,6 +327,16 @@ def _row(
         means={key: _mean(good, key) for key in keys},
         facts={key: _fact(samples, key) for key in FACTS},
         own=_own_figures(group, good),
+        notified={
+            name: sum(found) / len(found)
+            for name, keys in NOTIFICATIONS.items()
+            if (found := _quotients(good, *keys))
+        },
+        exits={
+            key.removeprefix(EXITS): sum(found) / len(found)
+            for key in dict.fromkeys(k for s in good for k in s.metrics if k.startswith(EXITS))
+            if (found := _quotients(good, key, "trial_api_calls"))
+        },
     )
 
 
@@ -336,6 +383,12 @@ def _mean(samples: Sequence[Sample], metric: str) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+def _quotients(samples: Sequence[Sample], metric: str, divisor: str) -> list[float]:
+    """Of each trial that has both."""
+    pairs = [(sample.number(metric), sample.number(divisor)) for sample in samples]
+    return [count / by for count, by in pairs if count is not None and by]
+
+
 def _fact(samples: Sequence[Sample], key: str) -> str:
     """A fact that all trials share, or all its values."""
     values = dict.fromkeys(str(s.metrics[key]) for s in samples if s.metrics.get(key) is not None)
@@ -353,18 +406,20 @@ def tables_of(comparison: Comparison) -> list[tuple[str, list[list[str]]]]:
         )
     if any(row.means["device_wakes"] is not None for row in comparison.rows):
         tables.append(("notifications per trial, by who counted", _counted_table(comparison)))
+    if any(row.notified for row in comparison.rows):
+        tables.append(("notifications for each API call and message", _notified_table(comparison)))
+    if any(row.exits for row in comparison.rows):
+        tables.append(("VM exits for each API call, by reason (KVM)", _exits_table(comparison)))
     tables.append(("processor seconds per trial, user + system", _processor_table(comparison)))
     if any(row.means["client_wall_s"] for row in comparison.rows):
         tables.append(
             ("utilisation: processor time by the client's wall time", _use_table(comparison))
         )
-    if comparison.ladder:
-        tables.append(("where the gain comes from", _ladder_table(comparison.ladder)))
-    tables += [
-        ("the same in another order", _ladder_table(steps))
-        for steps in comparison.other_ladders
-        if steps
-    ]
+    for number, steps in enumerate(comparison.orders, start=1):
+        order = f", order {number}" if len(comparison.orders) > 1 else ""
+        tables.append((f"where the gain comes from{order}", _ladder_table(steps)))
+    if len(comparison.orders) > 1:
+        tables.append(("the factor of each switch, by order", _switch_table(comparison)))
     return tables
 
 
@@ -413,6 +468,28 @@ def _counted_table(comparison: Comparison) -> list[list[str]]:
     return table
 
 
+def _notified_table(comparison: Comparison) -> list[list[str]]:
+    shown = [name for name in NOTIFICATIONS if any(name in row.notified for row in comparison.rows)]
+    table = [["system", *shown]]
+    for row in comparison.rows:
+        if row.notified:
+            cells = [row.notified.get(name) for name in shown]
+            table.append([row.system, *(MISSING if c is None else f"{c:.4f}" for c in cells)])
+    return table
+
+
+def _exits_table(comparison: Comparison) -> list[list[str]]:
+    """The reasons with most exits under any system first; "exits" counts all."""
+    rows = [row for row in comparison.rows if row.exits]
+    reasons = dict.fromkeys(reason for row in rows for reason in row.exits)
+    most = {r: max(row.exits.get(r, 0.0) for row in rows) for r in reasons}
+    shown = sorted((r for r in reasons if most[r] > 0), key=lambda r: (r != "exits", -most[r]))
+    table = [["system", *shown[:EXIT_REASONS_SHOWN]]]
+    for row in rows:
+        table.append([row.system, *(f"{row.exits.get(r, 0.0):.4f}" for r in table[0][1:])])
+    return table
+
+
 def _processor_table(comparison: Comparison) -> list[list[str]]:
     shown = [
         name
@@ -449,10 +526,32 @@ def _use_table(comparison: Comparison) -> list[list[str]]:
 
 
 def _ladder_table(steps: Sequence[Step]) -> list[list[str]]:
-    table = [["from", "to", "ratio", "verdict"]]
+    table = [["from", "to", "switched", "ratio", "verdict"]]
     for step in steps:
-        table.append([step.before, step.after, interval_text(step.ratio), step.verdict])
+        cells = [step.before, step.after, step.cause or MISSING]
+        table.append([*cells, interval_text(step.ratio), step.verdict])
     return table
+
+
+def _switch_table(comparison: Comparison) -> list[list[str]]:
+    """What each change of switches brings in each order, and how far the orders are apart."""
+    orders = comparison.orders
+    changes = dict.fromkeys(_change(step) for steps in orders for step in steps)
+    numbers = [f"order {number}" for number in range(1, len(orders) + 1)]
+    table = [["switched", *numbers, "least to most"]]
+    for change in changes:
+        found = [
+            next((step.ratio for step in steps if _change(step) == change), None)
+            for steps in orders
+        ]
+        known = [ratio.estimate for ratio in found if ratio is not None]
+        span = f"{significant(min(known))} to {significant(max(known))}" if known else MISSING
+        table.append([change, *map(interval_text, found), span])
+    return table
+
+
+def _change(step: Step) -> str:
+    return step.cause or f"{step.before} to {step.after}"
 
 
 def _aligned(comparison: Comparison) -> str:
@@ -501,7 +600,8 @@ def _jail_notes(comparison: Comparison) -> list[str]:
     return [f"jail under {', '.join(names)}: {jail}" for jail, names in jails.items()]
 
 
-def _markdown_table(table: Sequence[Sequence[str]]) -> str:
+def markdown_table(table: Sequence[Sequence[str]]) -> str:
+    """One table as Markdown."""
     lines = ["| " + " | ".join(table[0]) + " |", "|" + " --- |" + " ---: |" * (len(table[0]) - 1)]
     lines += ["| " + " | ".join(row) + " |" for row in table[1:]]
     return "\n".join(lines)

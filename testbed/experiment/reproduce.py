@@ -55,6 +55,8 @@ def run_experiment(request: Request, print_line: Print = print) -> Conducted:
         print_line("")
 
     done = conduct(request, tell, show)
+    if done.report.has_counterpart:
+        print_line(f"{done.report.paper}\n")
     print_line(closing_words(done, time.monotonic() - begin_s))
     return done
 

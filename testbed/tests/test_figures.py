@@ -54,7 +54,15 @@ def test_every_figure_is_written_in_every_format_beside_its_data(tmp_path: Path)
     plot(run.path)
     assert {file.name for file in figures.iterdir()} == {
         f"{name}.{kind}"
-        for name in ("speedup", "ladder", "breakdown", "processor_time", "latency", "batch")
+        for name in (
+            "speedup",
+            "ladder",
+            "breakdown",
+            "notifications",
+            "processor_time",
+            "latency",
+            "batch",
+        )
         for kind in (*FORMATS, "csv")
     }
     assert (figures / "batch.png").read_bytes().startswith(b"\x89PNG")

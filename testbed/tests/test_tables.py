@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from testbed.analysis import tables
-from testbed.analysis.charts import processor_parts
+from testbed.analysis.charts import charts, processor_parts
 from testbed.analysis.measure import measure, own_cpu_s
 from testbed.analysis.report import tabulate
 from testbed.analysis.samples import Group, load_run
@@ -215,3 +215,26 @@ def test_what_a_program_measured_itself_has_its_table(tmp_path: Path) -> None:
         if (line["system"], line["placement"], line["form"]) == ("wormhole", "process", "replay")
     ]
     assert float(shown["bandwidth"]) == pytest.approx(12.0)
+
+
+def test_every_order_of_the_switches_is_shown_and_how_far_they_are_apart(tmp_path: Path) -> None:
+    path = made_up_run(tmp_path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    ladders = [["tcp-sync", "wormhole-spin0", "wormhole"], ["tcp-sync", "wormhole"]]
+    manifest["experiment"]["parts"][0] |= {"name": "replay", "ladders": ladders}
+    spin = {**manifest["systems"]["wormhole-spin0"], "spin_us": 50}
+    manifest["systems"]["wormhole"] = spin
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    comparison = next(c for c in tables.compare(load_run(path)) if c.group.part == "replay")
+    found = dict(tables.tables_of(comparison))
+    assert [row[:2] for row in found["where the gain comes from, order 2"][1:]] == [
+        ["tcp-sync", "wormhole"]
+    ]
+    head, *rows = found["the factor of each switch, by order"]
+    assert head == ["switched", "order 1", "order 2", "least to most"]
+    by_switch = {row[0]: row[1:] for row in rows}
+    assert by_switch["spin us 0 to 50"] == ["2.000 [2.000, 2.000]", "-", "2.000 to 2.000"]
+    chart = {c.kind: c for c in charts(load_run(path), [comparison], ())}["ladder"]
+    assert [panel.title.rpartition(", ")[2] for panel in chart.panels] == ["order 1", "order 2"]
+    reached = [panel.records[-1]["speed_after"] for panel in chart.panels]
+    assert reached == pytest.approx([5.0, 5.0])
