@@ -101,6 +101,18 @@ def report(_: Context, run: str, json: bool = False) -> None:
 
 
 @task(
+    positional=["run", "out"],
+    help={"run": "directory of a finished run", "out": "directory to make, in results/published/"},
+)
+@guarded
+def publish(_: Context, run: str, out: str) -> None:
+    """Copy a finished run to keep it: the record compressed, tables and figures built from it."""
+    from testbed.analysis.publish import run_publish
+
+    run_publish(Path(run), Path(out))
+
+
+@task(
     positional=["first", "second"],
     help={"first": "directory of a run", "second": "directory of another", "json": JSON_HELP},
 )
@@ -486,6 +498,7 @@ def _collection() -> Collection:
             run,
             plot,
             report,
+            publish,
             compare,
             execute,
             record,

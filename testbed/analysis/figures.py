@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from PIL import Image  # matplotlib needs it itself
 
 from testbed.analysis.charts import Chart, Panel, Record
 from testbed.analysis.samples import Run
@@ -34,6 +35,7 @@ HATCHES = ("", "//", "\\\\", "xx", "..", "++", "oo", "--", "**", "||")
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)))
 MARKERS = "osD^vPX<>*"
 RESOLUTION_DPI = 160
+PNG_COLOURS = 128
 PANEL_INCHES = (4.8, 3.4)
 PANELS_LIMIT = 6  # of one figure; more are continued in another
 BAR_INCHES = 0.17
@@ -529,9 +531,18 @@ def _save(figure: Figure, base: Path) -> list[Path]:
     for kind in FORMATS:
         path = base.with_name(f"{base.name}.{kind}")
         figure.savefig(path, dpi=RESOLUTION_DPI, metadata=without_time.get(kind))
+        if kind == "png":
+            _reduce(path)
         files.append(path)
     pyplot.close(figure)
     return files
+
+
+def _reduce(path: Path) -> None:
+    """Keep as many colours of a PNG as such a figure needs: a third of the bytes."""
+    with Image.open(path) as image:
+        reduced = image.convert("RGB").quantize(PNG_COLOURS, dither=Image.Dither.NONE)
+    reduced.save(path, optimize=True, dpi=(RESOLUTION_DPI, RESOLUTION_DPI))
 
 
 def _save_data(records: Sequence[Record], path: Path) -> Path:

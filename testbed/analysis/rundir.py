@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ MANIFEST = "manifest.json"
 TRIALS = "trials.jsonl"
 EVENTS = "events"
 LOGS = "logs"
+COMPRESSED = ".gz"  # behind the name of events in a run that was published
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
@@ -31,11 +34,14 @@ def read_manifest(run: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file; a torn last line is left out, a damaged one is an error."""
+    """The objects of a JSON-lines file; a torn last line is left out, a damaged one is an error.
+
+    Where there is no such file, one of its name that is compressed is read.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return []
+        data = _read_compressed(path.with_name(f"{path.name}{COMPRESSED}"))
     lines = data.split(b"\n")
     # What follows the last newline is empty, or was being written when the writer died.
     objects = []
@@ -52,3 +58,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             raise TestbedError(f"{path}:{number}: not an object", "remove that line")
         objects.append(value)
     return objects
+
+
+def _read_compressed(path: Path) -> bytes:
+    """The content of a compressed file; nothing if there is none."""
+    try:
+        return gzip.decompress(path.read_bytes())
+    except FileNotFoundError:
+        return b""
+    except (OSError, EOFError, zlib.error) as error:
+        raise TestbedError(f"{path} is damaged: {error}", "restore the file") from error
