@@ -67,8 +67,19 @@ def test_the_whole_set_is_58_cases_over_at_least_15_layers() -> None:
     assert {layer for _, layer in rows} == set(re.findall(r"^LAYER\((\w+),", kernels, re.M))
 
 
+def test_the_gradients_are_checked_in_every_channel_of_both_samples() -> None:
+    task = find_workload("neuron-layer").task
+    assert isinstance(task, Command)
+    source = (PROGRAMS / "neuron_layer.c").read_text(encoding="utf-8")
+    size = {name: int(value) for name, value in re.findall(r"#define (\w+) (\d+)u", source)}
+    planes, plane = size["SAMPLES"] * size["CHANNELS"], 4 * 5
+    assert "#define PLANE (4u * 5u)" in source
+    checked = range(0, planes * plane, int(task.argv[3]))
+    assert {index // plane for index in checked} == set(range(planes))
+
+
 def test_a_fault_in_every_gradient_fails_every_gradient_and_nothing_else(folder: Path) -> None:
-    status, passed, errors = run(folder, "(slope);", "((slope) + 0.01f);", str(CASES), "0")
+    status, passed, errors = run(folder, "(slope);", "((slope) + 0.01f);", str(CASES), "0", "40")
     assert status == 1
     assert len(passed) == CASES
     assert {case for case, ok in passed.items() if ok} == {
@@ -78,7 +89,7 @@ def test_a_fault_in_every_gradient_fails_every_gradient_and_nothing_else(folder:
 
 
 def test_a_fault_in_every_result_fails_every_forward_case(folder: Path) -> None:
-    status, passed, _ = run(folder, "(top_value);", "(top_value) + 0.0002f;", str(CASES), "0")
+    status, passed, _ = run(folder, "(top_value);", "(top_value) + 0.0002f;", str(CASES), "0", "40")
     assert status == 1
     # A constant is lost in a difference, so that the gradients are still right.
     assert {case for case, ok in passed.items() if not ok} == {
@@ -103,19 +114,22 @@ def test_one_wrong_layer_is_named(
     folder: Path, old: str, new: str, layer: str, failing: set[str] | None
 ) -> None:
     failing = failing or {"PReLU, gradient", "PReLU, shared slope, gradient"}
-    status, passed, errors = run(folder, old, new, "8", "0", layer)
+    status, passed, errors = run(folder, old, new, "8", "0", "5", layer)
     assert status == 1
     assert {case for case, ok in passed.items() if not ok} == failing
     assert {re.split(r", element|, slope \d", line)[0] for line in errors.splitlines()} <= failing
 
 
 def test_right_layers_pass_and_repeat_bit_for_bit(folder: Path) -> None:
-    status, passed, errors = run(folder, "(slope);", "(slope);", "4", "2", "tanh")
+    status, passed, errors = run(folder, "(slope);", "(slope);", "4", "2", "1", "tanh")
     assert (status, errors) == (0, "")
     assert passed == {"tanh, forward": True, "tanh, gradient": True}
 
 
-@pytest.mark.parametrize("arguments", [["1"], ["-1", "0"], ["x", "0"], ["1", "0", "absent"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["1", "0"], ["-1", "0", "1"], ["x", "0", "1"], ["1", "0", "0"], ["1", "0", "1", "absent"]],
+)
 def test_wrong_arguments_are_refused(folder: Path, arguments: list[str]) -> None:
     status, passed, errors = run(folder, "(slope);", "(slope);", *arguments)
     assert status == 2

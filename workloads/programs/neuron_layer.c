@@ -1,13 +1,16 @@
 /*
- * neuron_layer.c - the counterpart of Caffe's Neuron Layer test: `neuron_layer STEPS WARMUP
+ * neuron_layer.c - the counterpart of Caffe's Neuron Layer test: `neuron_layer STEPS WARMUP EVERY
  * [LAYER]`.
  *
  * A step is one case. Each variant of a layer has two: its forward results are compared with the
  * same function in double precision, and its gradient with numerical differences, on tensors of
- * 2 x 3 x 4 x 5. As in Caffe's gradient checker, every element takes one pass forward and backward
- * and two passes forward with the element moved up and down; each pass writes the tensor, sets the
+ * 2 x 3 x 4 x 5. As in Caffe's gradient checker, an element takes one pass forward and backward and
+ * two passes forward with the element moved up and down; each pass writes the tensor, sets the
  * arguments, launches one kernel and reads the tensor back. So there are very many calls and hardly
  * any work: the worst that can happen to a forwarded API.
+ *
+ * The gradient of every EVERY-th element is checked; 1 checks all, as Caffe does. The forward
+ * results are always all checked.
  *
  * After WARMUP steps the cases run in the order of the table, from its start again after the last.
  * LAYER keeps only the variants of that layer. The kernels are compiled before the first step.
@@ -561,10 +564,10 @@ static double check_slope(struct test *test, unsigned channel)
                    GRADIENT_TOLERANCE);
 }
 
-static double check_gradient(struct test *test)
+static double check_gradient(struct test *test, unsigned every)
 {
     double worst = 0;
-    for (unsigned index = 0; index < COUNT; index++) {
+    for (unsigned index = 0; index < COUNT; index += every) {
         worst = fmax(worst, check_element(test, index));
     }
     if (test->kernels->slopes != NULL) {
@@ -577,11 +580,11 @@ static double check_gradient(struct test *test)
 }
 
 /* Case 2n is variant n forward, case 2n + 1 its gradient. */
-static double run_case(unsigned number)
+static double run_case(unsigned number, unsigned every)
 {
     struct test test;
     begin(&test, number / 2);
-    double worst = number % 2 == 0 ? check_forward(&test) : check_gradient(&test);
+    double worst = number % 2 == 0 ? check_forward(&test) : check_gradient(&test, every);
     end(&test);
     return worst;
 }
@@ -653,12 +656,12 @@ static void report(unsigned step, unsigned number, double worst)
     fflush(stdout);
 }
 
-static long number_of(const char *text, long maximum)
+static long number_of(const char *text, long minimum, long maximum)
 {
     char *rest;
     long value = strtol(text, &rest, 10);
-    if (rest == text || *rest != '\0' || value < 0 || value > maximum) {
-        fail("STEPS and WARMUP must be whole numbers, at most", maximum);
+    if (rest == text || *rest != '\0' || value < minimum || value > maximum) {
+        fail("STEPS, WARMUP and EVERY must be whole numbers (EVERY from 1), at most", maximum);
     }
     return value;
 }
@@ -666,14 +669,15 @@ static long number_of(const char *text, long maximum)
 int main(int argc, char **argv)
 {
     unsigned chosen[VARIANTS_COUNT];
-    if (argc < 3 || argc > 4) {
-        fprintf(stderr, "usage: neuron_layer STEPS WARMUP [LAYER]\n");
+    if (argc < 4 || argc > 5) {
+        fprintf(stderr, "usage: neuron_layer STEPS WARMUP EVERY [LAYER]\n");
         return 2;
     }
-    long steps = number_of(argv[1], STEPS_MAX), warmup = number_of(argv[2], STEPS_MAX);
+    long steps = number_of(argv[1], 0, STEPS_MAX), warmup = number_of(argv[2], 0, STEPS_MAX);
+    unsigned every = (unsigned)number_of(argv[3], 1, COUNT);
     load_mark();
     open_device(argv[0]);
-    unsigned cases = 2 * make_kernels(argc == 4 ? argv[3] : NULL, chosen);
+    unsigned cases = 2 * make_kernels(argc == 5 ? argv[4] : NULL, chosen);
     if (cases == 0) {
         fail("there is no such layer, or the table is empty", 0);
     }
@@ -682,7 +686,7 @@ int main(int argc, char **argv)
     for (long step = 0; step < steps; step++) {
         unsigned at = (unsigned)((step < warmup ? step : step - warmup) % cases);
         unsigned number = 2 * chosen[at / 2] + at % 2;
-        report((unsigned)step, number, run_case(number));
+        report((unsigned)step, number, run_case(number, every));
     }
     printf("{\"event\": \"end\", \"failed\": %s}\n", failed ? "true" : "false");
     return failed ? 1 : 0;
