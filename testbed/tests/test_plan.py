@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import TestbedError
+from testbed.experiment.conduct import Request, dry_run
 from testbed.experiment.experiment import EXPERIMENTS, find_experiment, load_experiment
 from testbed.experiment.plan import describe, estimate_s, make_plan, pace_of, vm_sessions
+from testbed.experiment.workload import find_workload
 from testbed.tests.experiments import PRESETS, TEXT, example
 
 
@@ -138,6 +140,16 @@ def test_the_estimate_follows_the_pace_of_an_earlier_run() -> None:
     assert pace_of(records[:1]) == {}
 
 
+def test_the_estimate_knows_that_tcp_is_slow_in_guests() -> None:
+    def of(placement: str, name: str) -> float:
+        plan = make_plan(example(), "tcg", [placement])
+        found = [t for t in plan if t.system.name == name and t.form == "replay"]
+        return estimate_s(found[:1])
+
+    assert of("guest", "tcp-sync") > of("guest", "wormhole") > of("process", "wormhole")
+    assert of("process", "tcp-sync") == of("process", "wormhole")
+
+
 OTHER = """\
 name: together
 doc: Two experiments in one run.
@@ -181,9 +193,22 @@ def test_experiments_that_cannot_go_together(
         load_experiment(path)
 
 
-def test_every_experiment_of_the_project_has_a_plan() -> None:
-    for path in sorted(EXPERIMENTS.glob("*.yaml")):
-        assert make_plan(load_experiment(path), "tcg")
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXPERIMENTS.glob("*.yaml")))
+def test_every_experiment_of_the_project_has_a_plan_and_workloads(
+    name: str, tmp_path: Path
+) -> None:
+    experiment = load_experiment(find_experiment(name, EXPERIMENTS))
+    assert experiment.name == name
+    plan = make_plan(experiment, "tcg")
+    assert plan
+    for choice in {trial.workload for trial in plan}:
+        workload = find_workload(choice.name).resized(choice.batch, choice.steps, choice.mode)
+        assert workload.warmup_steps < workload.steps
+    text = dry_run(Request(name, out=tmp_path))
+    assert text.splitlines()[1:][: len(plan)] == [
+        f"{number:5d}  {trial.id}{'  (warm-up)' if trial.warmup else ''}"
+        for number, trial in enumerate(plan, start=1)
+    ]
 
 
 def test_a_ladder_in_another_order_names_known_systems() -> None:
