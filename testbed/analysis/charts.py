@@ -15,6 +15,7 @@ import numpy as np
 
 from testbed.analysis.breakdown import (
     APART,
+    PARTS,
     Entry,
     by_part,
     extra_share,
@@ -28,6 +29,10 @@ Record = Mapping[str, Any]
 
 #: Points of a distribution that are kept: every percent.
 QUANTILES = 101
+
+FUNCTIONS_SHOWN = 8
+OTHER_FUNCTIONS = "all others"
+NO_FUNCTION = "no function"
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ def charts(
         lambda: _speedup(run, comparisons),
         lambda: _ladder(run, comparisons),
         lambda: _breakdown(run, comparisons, breakdown),
+        lambda: _functions(run, breakdown),
         lambda: _notifications(comparisons),
         lambda: _exits(comparisons),
         lambda: _processor(comparisons),
@@ -72,9 +78,13 @@ def charts(
 
 def _speedup(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
     panels: dict[str, list[Record]] = {}
+    parts = list(dict.fromkeys(c.group.part for c in comparisons))
     shown = [c for c in comparisons if any(row.ratio for row in c.rows)]
-    for comparison in shown:
-        records = panels.setdefault(_place(comparison), [])
+    # Of a part all placements side by side.
+    for comparison in sorted(shown, key=lambda c: parts.index(c.group.part)):
+        group = comparison.group
+        where = f"{group.part}: {_place(comparison)}" if len(parts) > 2 else _place(comparison)
+        records = panels.setdefault(where, [])
         for row in comparison.rows:
             ratio = row.ratio
             records.append(
@@ -85,12 +95,15 @@ def _speedup(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
                     "high": None if ratio is None else ratio.high,
                     "rounds": 0 if ratio is None else ratio.count,
                     "status": row.status,
+                    "baseline": comparison.baseline,
                 }
             )
+    baselines = dict.fromkeys(c.baseline for c in shown)
+    one = next(iter(baselines)) if len(baselines) == 1 else "the baseline of each part"
     return _chart(
         "speedup",
-        f"Speed relative to {run.baseline}",
-        "bars: geometric mean of the ratios of each round; whiskers: 95 % bootstrap interval"
+        f"Speed relative to {one}",
+        "bars: geometric mean of the ratios of each round; whiskers: 95 % interval"
         " (none with fewer than 3 rounds)",
         panels,
         shown,
@@ -103,8 +116,8 @@ def _ladder(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
     for comparison in comparisons:
         several = len(comparison.orders) > 1
         for number, steps in enumerate(comparison.orders, start=1):
-            if any(step.ratio is None for step in steps):
-                continue
+            if len(steps) < 2 or any(step.ratio is None for step in steps):
+                continue  # one step is the ratio of two systems, which stands elsewhere
             shown.append(comparison)
             title = comparison.group.title + (f", order {number}" if several else "")
             panels.setdefault(title, []).extend(_rungs(comparison, number, steps))
@@ -187,9 +200,7 @@ def _breakdown(
     run: Run, comparisons: Sequence[Comparison], entries: Sequence[Entry]
 ) -> Chart | None:
     panels: dict[str, list[Record]] = {}
-    order = [str(chosen["name"]) for chosen in run.experiment.get("systems", [])]
-    found = dict.fromkeys((entry.place, entry.system) for entry in entries)
-    systems = sorted(found, key=lambda key: order.index(key[1]) if key[1] in order else len(order))
+    systems = _divided(run, entries)
     for place, system in systems:
         parts = by_part(select(entries, place, system))
         workload, form, placement = place
@@ -218,6 +229,59 @@ def _breakdown(
         f" it, in which these are not counted: {', '.join(APART.values())}",
         panels,
         shown,
+    )
+
+
+def _divided(run: Run, entries: Sequence[Entry]) -> list[tuple[tuple[str, str, str], str]]:
+    """The places and systems of a breakdown, each place's systems in the experiment's order."""
+    order = [str(chosen["name"]) for chosen in run.experiment.get("systems", [])]
+    found = list(dict.fromkeys((entry.place, entry.system) for entry in entries))
+    places = list(dict.fromkeys(place for place, _ in found))
+
+    def rank(key: tuple[tuple[str, str, str], str]) -> tuple[int, int]:
+        place, system = key
+        return places.index(place), order.index(system) if system in order else len(order)
+
+    return sorted(found, key=rank)
+
+
+def _functions(run: Run, entries: Sequence[Entry]) -> Chart | None:
+    """The functions that the time goes to, those of least time put together."""
+    panels: dict[str, list[Record]] = {}
+    for place, system in _divided(run, entries):
+        workload, form, placement = place
+        found = [e for e in select(entries, place, system) if e.part not in APART]
+        totals: dict[str, float] = {}
+        for entry in found:
+            totals[entry.function] = totals.get(entry.function, 0.0) + entry.seconds
+        most = sorted(totals, key=lambda name: -totals[name])[:FUNCTIONS_SHOWN]
+        sums: dict[tuple[str, str], float] = {}
+        for entry in found:
+            name = entry.function if entry.function in most else OTHER_FUNCTIONS
+            sums[name, entry.part] = sums.get((name, entry.part), 0.0) + entry.seconds
+        total_s = sum(totals.values())
+        panels[f"{system}\n{workload}, {form}, {placement} placement"] = [
+            {
+                "workload": workload,
+                "form": form,
+                "placement": placement,
+                "system": system,
+                "function": NO_FUNCTION if name == "-" else name,
+                "part": part_name(part),
+                "seconds": sums[name, part],
+                "share": sums[name, part] / total_s if total_s > 0 else None,
+            }
+            for name in [*most, OTHER_FUNCTIONS]
+            for part in PARTS
+            if (name, part) in sums
+        ]
+    return _chart(
+        "functions",
+        "Which API functions the time of forwarded calls goes to",
+        "bars: seconds of all calls of a function in the instrumented trials, the"
+        f" {FUNCTIONS_SHOWN} with most; not counted: {', '.join(APART.values())}",
+        {title: records for title, records in panels.items() if records},
+        (),
     )
 
 
@@ -283,8 +347,7 @@ def _latency(comparisons: Sequence[Comparison]) -> Chart | None:
 
 
 def _batches(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
-    panels: dict[str, list[Record]] = {}
-    sizes: dict[str, set[int]] = {}
+    points: dict[str, dict[tuple[str, int], Record]] = {}
     shown: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
         group = comparison.group
@@ -297,25 +360,32 @@ def _batches(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
             if row.speed is None:
                 continue
             low, high = row.speed.low, row.speed.high
-            sizes.setdefault(title, set()).add(batch)
-            panels.setdefault(title, []).append(
-                {
-                    **_cell(comparison, row.system),
-                    "batch": batch,
-                    "samples_per_s": batch * row.speed.estimate,
-                    "low": None if low is None else batch * low,
-                    "high": None if high is None else batch * high,
-                    "rounds": row.speed.count,
-                }
-            )
+            record = {
+                **_cell(comparison, row.system),
+                "batch": batch,
+                "samples_per_s": batch * row.speed.estimate,
+                "low": None if low is None else batch * low,
+                "high": None if high is None else batch * high,
+                "rounds": row.speed.count,
+            }
+            # Several parts may have measured the same: the first of those with most rounds counts.
+            of_place = points.setdefault(title, {})
+            before = of_place.get((row.system, batch))
+            if before is None or record["rounds"] > before["rounds"]:
+                of_place[row.system, batch] = record
         shown.setdefault(title, []).append(comparison)
-    swept = [title for title, found in sizes.items() if len(found) > 1]
+    panels: dict[str, list[Record]] = {}
+    for title, of_place in points.items():
+        systems = [system for system, _ in of_place]
+        swept = [record for (name, _), record in of_place.items() if systems.count(name) > 1]
+        if swept:
+            panels[title] = swept
     return _chart(
         "batch",
         "Throughput over batch size",
-        "points: geometric mean over trials; whiskers: 95 % bootstrap interval",
-        {title: panels[title] for title in swept},
-        [comparison for title in swept for comparison in shown[title]],
+        "points: geometric mean over trials; whiskers: 95 % interval",
+        panels,
+        [comparison for title in panels for comparison in shown[title]],
     )
 
 

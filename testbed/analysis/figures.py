@@ -38,6 +38,8 @@ RESOLUTION_DPI = 160
 PNG_COLOURS = 128
 PANEL_INCHES = (4.8, 3.4)
 PANELS_LIMIT = 6  # of one figure; more are continued in another
+PANELS_LIMITS = {"ladder": 4, "functions": 4}  # of these
+LOG_RATIO = 10  # ratios further apart than this are drawn on a logarithmic axis
 BAR_INCHES = 0.17
 PANEL_BARS = 18  # more bars than these make a panel wider
 CAPTION_COLUMNS = 84  # per panel side by side
@@ -102,7 +104,7 @@ def caption(run: Run, chart: Chart) -> str:
     accelerator = _mapping(run.manifest, "accelerator")
     device = _mapping(run.manifest, "opencl")
     words = [
-        f"n = {trials} trials a system; {chart.what}.",
+        f"n = {trials} trials a system; {chart.what}." if counts else f"{chart.what}.",
         f"Host: {host.get('cpu_model', 'unknown processor')}, {host.get('cores', '?')} cores;"
         f" guests: {str(accelerator.get('kind', 'none')).upper()};"
         f" device: {device.get('device', 'unknown')}.",
@@ -115,9 +117,13 @@ def caption(run: Run, chart: Chart) -> str:
 
 def _draw_chart(run: Run, chart: Chart, looks: Mapping[str, Look], out: Path) -> list[Drawn]:
     drawn = []
-    for index in range(0, len(chart.panels), PANELS_LIMIT):
-        panels = chart.panels[index : index + PANELS_LIMIT]
-        number = index // PANELS_LIMIT + 1
+    if chart.kind in _KINDS:
+        # What is continued in another figure looks there as it does here.
+        looks = _looks(tuple(dict.fromkeys(_KINDS[chart.kind](r) for r in chart.records)))
+    limit = PANELS_LIMITS.get(chart.kind, PANELS_LIMIT)
+    for index in range(0, len(chart.panels), limit):
+        panels = chart.panels[index : index + limit]
+        number = index // limit + 1
         name = chart.kind if number == 1 else f"{chart.kind}-{number}"
         text = caption(run, chart)
         figure = _DRAWERS[chart.kind](panels, looks, run.baseline)
@@ -144,13 +150,12 @@ def _speedup(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) 
                     else index
                 )
         width = 0.84 / len(systems) if several else 0.8
+        bottom = 1.0 if _far_apart(panel) else 0.0
         for record in panel.records:
             at = where[record["workload"], record["system"]]
-            _ratio_bar(axes, at, width, record, looks[record["system"]], small=several)
+            _ratio_bar(axes, at, width, bottom, record, looks[record["system"]], small=several)
         axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
-        axes.margins(y=0.15)
-        axes.set_ylim(bottom=0)
-        axes.set_ylabel(f"steps/s over steps/s of {baseline} (ratio)")
+        _ratio_axis(axes, panel)
         axes.set_title(panel.title if several else f"{workloads[0]}, {panel.title}", fontsize=9)
         _name_ticks(axes, workloads if several else systems, "workload" if several else "system")
     if several:
@@ -159,19 +164,50 @@ def _speedup(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) 
     return figure
 
 
+def _ends(panel: Panel) -> list[float]:
+    """Every ratio and end of an interval."""
+    values = [record[key] for record in panel.records for key in ("ratio", "low", "high")]
+    return [float(value) for value in values if value is not None]
+
+
+def _far_apart(panel: Panel) -> bool:
+    """Whether small ratios would vanish beside large ones on an axis that begins at nought."""
+    ends = _ends(panel)
+    return bool(ends) and max(ends) > LOG_RATIO * min(*ends, 1.0)
+
+
+def _ratio_axis(axes: Axes, panel: Panel) -> None:
+    """From nought; or logarithmic, with bars that begin at 1."""
+    name = f"steps/s over steps/s of {panel.records[0]['baseline']}"
+    if not _far_apart(panel):
+        axes.margins(y=0.15)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(f"{name} (ratio)")
+        return
+    axes.set_yscale("log")
+    ends = _ends(panel)
+    low, high = min(*ends, 0.9), max(ends)
+    axes.set_ylim(low / 1.1, high * (high / low) ** 0.12)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel(f"{name} (ratio, log)")
+
+
 def _ratio_bar(
-    axes: Axes, at: float, width: float, record: Record, look: Look, small: bool
+    axes: Axes, at: float, width: float, bottom: float, record: Record, look: Look, small: bool
 ) -> None:
     size = 6 if small else 8
     if record["ratio"] is None:
         axes.annotate(
-            record["status"], (at, 0), rotation=90, ha="center", va="bottom", fontsize=size
+            record["status"], (at, bottom), rotation=90, ha="center", va="bottom", fontsize=size
         )
         return
     axes.bar(
         at,
-        record["ratio"],
+        record["ratio"] - bottom,
         width,
+        bottom=bottom,
         yerr=_error(record["ratio"], record),
         capsize=2 if small else 4,
         color=look.colour,
@@ -193,10 +229,11 @@ def _ladder(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -
     figure, grid = _grid(len(panels), 0)
     for axes, panel in zip(grid, panels, strict=True):
         names = [panel.records[0]["from"]]
-        _waterfall_bar(axes, 0, 1.0, 1.0, looks[names[0]])
+        _waterfall_bar(axes, 0, 1.0, 1.0, Look("white", "", "", ""))
+        size = 7 if len(panel.records) < 5 else 6
         for index, record in enumerate(panel.records, start=1):
             low, high = sorted((record["speed_before"], record["speed_after"]))
-            _waterfall_bar(axes, index, low, high, looks[record["system"]])
+            _waterfall_bar(axes, index, low, high, looks[_switch(record)])
             axes.plot(
                 [index - 1.4, index + 0.4],
                 [record["speed_before"]] * 2,
@@ -207,13 +244,13 @@ def _ladder(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -
             text = f"×{record['factor']:.2f}"
             if record["low"] is not None:
                 text += f"\n[{record['low']:.2f}, {record['high']:.2f}]"
-            _annotate(axes, text, index, high, 7)
-            names.append(textwrap.fill("+ " + (record["cause"] or record["system"]), 13))
+            _annotate(axes, text, index, high, size)
+            names.append(textwrap.fill(f"+ {_switch(record)}", 13))
         total = panel.records[-1]["speed_after"]
         _waterfall_bar(
             axes, len(names), min(1.0, total), max(1.0, total), Look("white", "", "", "")
         )
-        _annotate(axes, f"×{total:.2f}", len(names), max(1.0, total), 7)
+        _annotate(axes, f"×{total:.2f}", len(names), max(1.0, total), size)
         names.append(f"= {panel.records[-1]['system']}")
         axes.axhline(1.0, color="black", linewidth=0.8)
         axes.set_yscale("log")
@@ -224,9 +261,19 @@ def _ladder(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylabel(f"speed relative to {panel.records[0]['from']} (log)")
         axes.set_title(panel.title, fontsize=9)
-        axes.set_xticks(range(len(names)), names, fontsize=7)
+        axes.set_xticks(range(len(names)), names, fontsize=size)
         axes.grid(axis="x", visible=False)
     return figure
+
+
+def _shown(panels: Sequence[Panel], looks: Mapping[str, Look], key: str) -> dict[str, Look]:
+    """The looks that a figure needs, in their own order."""
+    needed = {record[key] for panel in panels for record in panel.records}
+    return {name: look for name, look in looks.items() if name in needed}
+
+
+def _switch(record: Record) -> str:
+    return str(record["cause"] or record["system"])
 
 
 def _waterfall_bar(axes: Axes, at: float, low: float, high: float, look: Look) -> None:
@@ -243,10 +290,8 @@ def _waterfall_bar(axes: Axes, at: float, low: float, high: float, look: Look) -
     )
 
 
-def _breakdown(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) -> Figure:
+def _breakdown(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -> Figure:
     figure, grid = _grid(len(panels), 0)
-    parts = tuple(dict.fromkeys(r["part"] for panel in panels for r in panel.records))
-    looks = _looks(parts)
     for axes, panel in zip(grid, panels, strict=True):
         systems = _values(panel, "system")
         for index, system in enumerate(systems):
@@ -258,17 +303,55 @@ def _breakdown(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) ->
             share = records[0]["extra_share"]
             if share is not None:
                 _annotate(axes, f"extra {100 * share:.0f} %", index, bottom, 8)
-        axes.margins(y=0.12)
+        _room_above(axes)
         axes.set_ylabel("time of all forwarded calls (s)")
         axes.set_title(panel.title, fontsize=9)
         _name_ticks(axes, systems, "system")
-    _legend(figure, looks, "part")
+    _legend(figure, _shown(panels, looks, "part"), "part")
     return figure
 
 
-def _notifications(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) -> Figure:
+def _functions(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -> Figure:
     figure, grid = _grid(len(panels), 0)
-    looks = _looks(tuple(dict.fromkeys(r["way"] for panel in panels for r in panel.records)))
+    for axes, panel in zip(grid, panels, strict=True):
+        names = _values(panel, "function")
+        for index, name in enumerate(names):
+            left = 0.0
+            for record in (r for r in panel.records if r["function"] == name):
+                look = looks[record["part"]]
+                axes.barh(
+                    index,
+                    record["seconds"],
+                    0.8,
+                    left=left,
+                    color=look.colour,
+                    edgecolor="black",
+                    linewidth=0.6,
+                    hatch=look.hatch,
+                )
+                left += record["seconds"]
+            share = sum(r["share"] or 0.0 for r in panel.records if r["function"] == name)
+            axes.annotate(
+                f"{100 * share:.0f} %",
+                (left, index),
+                xytext=(2, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+            )
+        axes.set_yticks(range(len(names)), names, fontsize=7)
+        axes.invert_yaxis()
+        axes.margins(x=0.14)
+        axes.set_xlim(left=0)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("time of all calls (s)")
+        axes.set_title(panel.title, fontsize=9)
+    _legend(figure, _shown(panels, looks, "part"), "part")
+    return figure
+
+
+def _notifications(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -> Figure:
+    figure, grid = _grid(len(panels), 0)
     width = 0.8 / len(looks)
     for axes, panel in zip(grid, panels, strict=True):
         systems = _values(panel, "system")
@@ -283,13 +366,12 @@ def _notifications(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str
         axes.set_ylabel("notifications for each API call")
         axes.set_title(panel.title, fontsize=9)
         _name_ticks(axes, systems, "system")
-    _legend(figure, looks, "notified")
+    _legend(figure, _shown(panels, looks, "way"), "notified")
     return figure
 
 
-def _exits(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) -> Figure:
+def _exits(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -> Figure:
     figure, grid = _grid(len(panels), 0)
-    looks = _looks(tuple(dict.fromkeys(r["reason"] for panel in panels for r in panel.records)))
     for axes, panel in zip(grid, panels, strict=True):
         systems = _values(panel, "system")
         for index, system in enumerate(systems):
@@ -299,17 +381,16 @@ def _exits(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) -> Fig
                 _stacked(axes, index, record["for_each_api_call"], bottom, look)
                 bottom += record["for_each_api_call"]
             _annotate(axes, f"{bottom:.3g}", index, bottom, 8)
-        axes.margins(y=0.12)
+        _room_above(axes)
         axes.set_ylabel("VM exits for each API call")
         axes.set_title(panel.title, fontsize=9)
         _name_ticks(axes, systems, "system")
-    _legend(figure, looks, "reason of exit")
+    _legend(figure, _shown(panels, looks, "reason"), "reason of exit")
     return figure
 
 
-def _processor(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) -> Figure:
+def _processor(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -> Figure:
     figure, grid = _grid(len(panels), 0)
-    looks = _looks(tuple(dict.fromkeys(r["process"] for p in panels for r in p.records)))
     for axes, panel in zip(grid, panels, strict=True):
         systems = _values(panel, "system")
         for index, system in enumerate(systems):
@@ -323,7 +404,7 @@ def _processor(panels: Sequence[Panel], _: Mapping[str, Look], baseline: str) ->
         axes.set_ylabel("user + kernel time (s)")
         axes.set_title(panel.title, fontsize=9)
         _name_ticks(axes, systems, "system")
-    _legend(figure, looks, "process")
+    _legend(figure, _shown(panels, looks, "process"), "process")
     return figure
 
 
@@ -357,7 +438,10 @@ def _latency(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) 
 def _batch(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -> Figure:
     figure, grid = _grid(len(panels), 0)
     for axes, panel in zip(grid, panels, strict=True):
-        for system in _values(panel, "system"):
+        systems = _values(panel, "system")
+        for index, system in enumerate(systems):
+            # A little beside each other, so that no whisker hides another.
+            aside = 2.0 ** (0.06 * (index - (len(systems) - 1) / 2))
             records = sorted(
                 (record for record in panel.records if record["system"] == system),
                 key=lambda record: int(record["batch"]),
@@ -365,7 +449,7 @@ def _batch(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) ->
             errors = [_error(r["samples_per_s"], r) or [[0.0], [0.0]] for r in records]
             look = looks[system]
             axes.errorbar(
-                [record["batch"] for record in records],
+                [record["batch"] * aside for record in records],
                 [record["samples_per_s"] for record in records],
                 yerr=[[error[side][0] for error in errors] for side in (0, 1)],
                 color=look.colour,
@@ -385,10 +469,21 @@ def _batch(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) ->
     return figure
 
 
+#: Kind of a chart whose marks are not systems -> what each record's mark stands for.
+_KINDS: dict[str, Callable[[Record], str]] = {
+    "ladder": _switch,
+    "breakdown": lambda record: str(record["part"]),
+    "functions": lambda record: str(record["part"]),
+    "notifications": lambda record: str(record["way"]),
+    "exits": lambda record: str(record["reason"]),
+    "processor_time": lambda record: str(record["process"]),
+}
+
 _DRAWERS: dict[str, Callable[[Sequence[Panel], Mapping[str, Look], str], Figure]] = {
     "speedup": _speedup,
     "ladder": _ladder,
     "breakdown": _breakdown,
+    "functions": _functions,
     "notifications": _notifications,
     "exits": _exits,
     "processor_time": _processor,
@@ -422,6 +517,13 @@ def _stacked(
         linewidth=0.6,
         hatch=look.hatch,
     )
+
+
+def _room_above(axes: Axes) -> None:
+    """Room for words above stacked bars, which a part of no height on top would take away."""
+    axes.use_sticky_edges = False
+    axes.margins(y=0.12)
+    axes.set_ylim(bottom=0)
 
 
 def _annotate(axes: Axes, text: str, at: float, top: float, size: int, rotation: int = 0) -> None:
@@ -464,7 +566,9 @@ def _grid(count: int, bars: int) -> tuple[Figure, list[Axes]]:
 
 
 def _name_ticks(axes: Axes, names: Sequence[str], label: str) -> None:
-    axes.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=8)
+    many = len(names) > 8
+    axes.set_xticks(range(len(names)), names, ha="right", rotation_mode="anchor")
+    axes.tick_params(axis="x", labelrotation=45 if many else 25, labelsize=7 if many else 8)
     axes.set_xlabel(label)
     axes.grid(axis="x", visible=False)
 

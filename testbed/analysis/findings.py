@@ -21,10 +21,10 @@ class Findings:
 
 
 def findings(run: Run, comparisons: Sequence[Comparison], entries: Sequence[Entry]) -> Findings:
-    """All findings.  The last rung of the ladder is what the run is about, if it has a ladder."""
-    contender = run.ladder[-1] if run.ladder else ""
+    """All findings.  The last rung of a ladder is what is compared, else wormhole, else all are."""
     main, further = [_trials_sentence(run)], []
     for comparison in comparisons:
+        contender = _contender(run, comparison)
         for row in comparison.rows:
             if row.system == comparison.baseline:
                 continue
@@ -37,6 +37,14 @@ def findings(run: Run, comparisons: Sequence[Comparison], entries: Sequence[Entr
     main += _breakdown_sentences(entries)
     main += sentences(false_alarms(run))
     return Findings(tuple(main), tuple(further))
+
+
+def _contender(run: Run, comparison: Comparison) -> str:
+    """The system that a group is about; empty if it is about all of them."""
+    if comparison.ladder:
+        return comparison.ladder[-1].after
+    names = [name for name in (*run.ladder[-1:], "wormhole") if name in comparison.group.systems]
+    return names[0] if names and names[0] != comparison.baseline else ""
 
 
 def speed_sentence(comparison: Comparison, row: Row, minimum_effect: float) -> str:

@@ -63,7 +63,9 @@ def text(publication: Publication, rows: Sequence[Beside]) -> str:
     blocks.append(aligned[0])
     for result in dict.fromkeys(row[0] for row in lines):
         of_result = [(row, aligned[i]) for i, row in enumerate(lines, start=1) if row[0] == result]
-        commands = dict.fromkeys(row[-1] for row, _ in of_result if row[-1] != MISSING)
+        commands = dict.fromkeys(
+            one for row, _ in of_result for one in row[-1].split(", ") if one != MISSING
+        )
         blocks.append(f"-- {result}: {', '.join(commands) or 'not measured in this run'}")
         blocks += [line for _, line in of_result]
     for number, (_, note) in enumerate(notes_of(publication, rows), start=1):

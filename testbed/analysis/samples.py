@@ -53,6 +53,7 @@ class Group:
     """Samples that may be compared with each other: one part, workload and placement of one run.
 
     `own_units` names the figures that the workload's program prints itself, with their units.
+    `again` says that another part of the run has the same workload, form and placement.
     """
 
     part: str
@@ -63,6 +64,7 @@ class Group:
     systems: tuple[str, ...]
     samples: tuple[Sample, ...]
     own_units: Mapping[str, str]
+    again: bool = False
 
     def of(self, system: str) -> list[Sample]:
         """The samples of a system, warm-ups left out."""
@@ -77,8 +79,9 @@ class Group:
 
     @property
     def title(self) -> str:
-        """Form and placement are always said."""
-        return f"{self.workload}, {self.form}, {self.place} placement"
+        """Form and placement are always said, and the part where two would be called the same."""
+        part = f" ({self.part})" if self.again else ""
+        return f"{self.workload}, {self.form}, {self.place} placement{part}"
 
 
 @dataclass(frozen=True)
@@ -225,6 +228,7 @@ def _groups(
                 systems=tuple(systems),
                 samples=tuple(members),
                 own_units=_own_units(manifest, workload),
+                again=sum(other[1:] == key[1:] for other in found) > 1,
             )
         )
     return tuple(groups)

@@ -159,15 +159,28 @@ def compare_group(
     }
     rows = tuple(_row(group, system, speeds, baseline, minimum_effect) for system in group.systems)
     climbed = []
-    for ladder in ladders:
+    for ladder in _ladders_within(group, ladders):
         steps = []
-        for before, after in pairwise(name for name in ladder if name in group.systems):
+        for before, after in pairwise(ladder):
             ratio = paired_ratio(speeds[after], speeds[before])
             cause = causes(manifest or {}, before, after)
             steps.append(Step(before, after, ratio, verdict(ratio, minimum_effect), cause))
         climbed.append(tuple(steps))
     first, *others = climbed or [()]
     return Comparison(group, baseline, rows, first, tuple(others))
+
+
+def _ladders_within(group: Group, ladders: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """The ladders without the systems that a group does not have, each once.
+
+    One that has lost all but a step says no more than the ratio of two systems does.
+    """
+    found = []
+    for ladder in ladders:
+        names = tuple(name for name in ladder if name in group.systems)
+        if len(names) >= min(len(ladder), 3):
+            found.append(names)
+    return tuple(dict.fromkeys(found))
 
 
 def terminal(comparisons: Sequence[Comparison]) -> str:
@@ -193,7 +206,9 @@ def latex(comparisons: Sequence[Comparison]) -> str:
     for comparison in comparisons:
         group = comparison.group
         for index, (heading, table) in enumerate(tables_of(comparison), start=1):
-            label = f"tab:{group.workload}-{group.form}-{group.placement}-{index}"
+            words = [group.part] if group.again else []
+            words += [group.workload, group.form, group.placement, str(index)]
+            label = f"tab:{'-'.join(words)}"
             parts.append(latex_table(table, f"{group.title}: {heading}", label))
     return "\n".join(parts)
 

@@ -58,6 +58,7 @@ def test_every_figure_is_written_in_every_format_beside_its_data(tmp_path: Path)
             "speedup",
             "ladder",
             "breakdown",
+            "functions",
             "notifications",
             "processor_time",
             "latency",
@@ -176,3 +177,43 @@ def test_causes_come_from_the_switches() -> None:
     assert causes({}, "a", "b") == ""
     assert same_systems(manifest) == [("b", "b-again")]
     assert same_systems({}) == []
+
+
+def test_the_functions_that_take_most_time_are_shown_and_the_others_together(
+    tmp_path: Path,
+) -> None:
+    path = made_up_run(tmp_path)
+    head = BREAKDOWN.splitlines()[0]
+    place = "lenet-digits,replay,process,wormhole"
+    lines = [f"{place},cl{n:02},backend,1,{n}" for n in range(1, 11)]
+    lines += [f"{place},cl10,publish,1,2", f"{place},cl10,kernel,1,99"]
+    (path / "breakdown.csv").write_text("\n".join([head, *lines]) + "\n")
+    (panel,) = charts_of(path)["functions"].panels
+    shown = {(r["function"], r["part"]): r["seconds"] for r in panel.records}
+    assert shown["cl10", "publish and wait"] == 2.0
+    assert shown["all others", "backend"] == 1.0 + 2.0
+    assert "cl02" not in {function for function, _ in shown}
+    assert not any(part == "wait for kernels" for _, part in shown)
+    assert sum(r["share"] for r in panel.records) == pytest.approx(1.0)
+
+
+def test_parts_that_measure_the_same_are_told_apart_and_drawn_once_over_batches(
+    tmp_path: Path,
+) -> None:
+    with new_run(tmp_path, example(SWEEP)) as run:
+        plan = make_plan(example(SWEEP), "tcg", ("process",))
+        run_trials(plan, FakeExecutor(), run, lambda _: None)
+    trials = run.path / "trials.jsonl"
+    text = trials.read_text()
+    again = text.replace('"part": "', '"part": "more-').replace('"part":"', '"part":"more-')
+    trials.write_text(text + again)
+    found = charts_of(run.path)
+    titles = [panel.title for panel in found["latency"].panels]
+    assert len(titles) == len(set(titles)) and any("(more-" in title for title in titles)
+    for panel in found["latency"].panels:
+        steps = [r for r in panel.records if r["system"] == "wormhole"]
+        assert len(steps) <= 101
+    for panel in found["batch"].panels:
+        points = [(r["system"], r["batch"]) for r in panel.records]
+        assert len(points) == len(set(points))
+    assert len({panel.title for panel in found["speedup"].panels}) == 2
