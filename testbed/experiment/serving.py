@@ -14,7 +14,7 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.experiment.deploy import deploy
-from testbed.experiment.events import read_events
+from testbed.experiment.events import Trajectory, read_events
 from testbed.experiment.executor import NativeParts
 from testbed.experiment.prepare import Bundle
 from testbed.experiment.recording import read_recording
@@ -53,7 +53,7 @@ class Serving:
     ) -> None:
         self._native = native
         self._say = say
-        self._made: list[Path] = []
+        self._native_runs: list[Path] = []
         self._config = VmConfig(name="server", accelerator=accelerator)
         self._parts = server_parts(HostServerConfig(tcp=True, worker=native.worker))
         self._qemu = qemu
@@ -83,8 +83,8 @@ class Serving:
                     self._ioeventfd,
                 )
             )
-            for made in self._made:
-                _put_kernels(self._server, made)
+            for native in self._native_runs:
+                _put_kernels(self._server, native)
         return self._server
 
     def subjects(self, subjects: Mapping[str, Subject]) -> dict[str, Subject]:
@@ -95,15 +95,14 @@ class Serving:
         found = {}
         for label, subject in subjects.items():
             self._say(f"{label} in the server guest: from the cache, or recorded (minutes)")
-            made = _recorded_in(self.running(), subject.bundle, self._native.library)
-            self._made.append(made)
-            _put_kernels(self.running(), made)
-            lines = (made / EVENTS_NAME).read_text(encoding="utf-8").splitlines()
-            recording = read_recording(made / RECORDING_NAME)
+            native = _native_in(self.running(), subject.bundle)
+            self._native_runs.append(native)
+            _put_kernels(self.running(), native)
+            losses = _losses(native)
+            path = _recorded_in(self.running(), subject.bundle, self._native.library, losses)
+            recording = read_recording(path)
             found[label] = replace(
-                subject,
-                trajectory=read_events(lines),
-                recorded=recorded_file(recording.path, recording.calls),
+                subject, trajectory=losses, recorded=recorded_file(path, recording.calls)
             )
         return found
 
@@ -113,78 +112,100 @@ class Serving:
         self._stack.close()
 
 
-def _recorded_in(server: ServerGuest, bundle: Bundle, library: Path) -> Path:
-    """Losses, calls and built kernels of a bundle on the server guest's own accelerator.
+def _native_in(server: ServerGuest, bundle: Bundle) -> Path:
+    """The folder with what a bundle computes natively in the server guest, and its built kernels.
+
+    Made there, or from the cache.  Building the kernels takes most of the time, and what is
+    forwarded later is no input of it.
+    """
+
+    def build(directory: Path) -> None:
+        events = _run(server, bundle, {"POCL_CACHE_DIR": str(CACHE_SEED)})
+        (directory / EVENTS_NAME).write_text("\n".join(events), encoding="utf-8")
+        kernels = server.vm.ssh.run(
+            ["tar", "-c", "-C", str(CACHE_SEED), "-f", "-", "."],
+            timeout_s=COPY_LIMIT_S,
+            check=True,
+        )
+        (directory / KERNELS_NAME).write_bytes(kernels.stdout)
+
+    return artifact(f"native-in-guest-{bundle.workload.name}", _inputs(server, bundle), build)
+
+
+def _recorded_in(server: ServerGuest, bundle: Bundle, library: Path, native: Trajectory) -> Path:
+    """The calls of a bundle, recorded in the server guest forwarded to its own supervisor.
 
     Made there, or from the cache.
     """
-    facts = server.vm.guest.info()
-    inputs: dict[str, str | bytes | Path] = {
-        "bundle": bundle.key,
+
+    def build(directory: Path) -> None:
+        ssh = server.vm.ssh
+        ssh.put({LIBRARY: library, f"{VENDORS}/wormhole.icd": f"{LIBRARY}\n".encode()})
+        environment = {
+            **system("tcp-sync").environment(server.own_url, server.token),
+            "OCL_ICD_VENDORS": f"{VENDORS}/",
+            "WORMHOLE_MARK_LIB": LIBRARY,
+            "WORMHOLE_RECORD": MADE,
+        }
+        forwarded = read_events(_run(server, bundle, environment))
+        if [step.loss for step in forwarded.steps] != [step.loss for step in native.steps]:
+            raise TestbedError(
+                f"{bundle.workload.name} does not give the same losses forwarded as natively in "
+                "the server guest, so its calls are no reference",
+                "run it by hand: ./inv exec --placement server-vm",
+            )
+        (directory / RECORDING_NAME).write_bytes(ssh.get(MADE, COPY_LIMIT_S))
+        read_recording(directory / RECORDING_NAME)
+        ssh.run(["rm", "-f", MADE])
+
+    inputs = {
+        **_inputs(server, bundle),
         "library": library,
         "spec": f"{hash_of_specs():016x}",
+    }
+    name = f"recording-in-guest-{bundle.workload.name}"
+    return artifact(name, inputs, build) / RECORDING_NAME
+
+
+def _inputs(server: ServerGuest, bundle: Bundle) -> dict[str, str | bytes | Path]:
+    facts = server.vm.guest.info()
+    return {
+        "bundle": bundle.key,
         "image": server.packages_sha256,
         "accelerator": server.vm.facts.accelerator,
         "processor": str(facts["cpu_model"]),
         "maker": Path(__file__),
     }
 
-    def build(directory: Path) -> None:
-        _record(server, bundle, library, directory)
-        read_recording(directory / RECORDING_NAME)
 
-    return artifact(f"recording-in-guest-{bundle.workload.name}", inputs, build)
+def _losses(native: Path) -> Trajectory:
+    return read_events((native / EVENTS_NAME).read_text(encoding="utf-8").splitlines())
 
 
-def _put_kernels(server: ServerGuest, made: Path) -> None:
+def _put_kernels(server: ServerGuest, native: Path) -> None:
     """Put built kernels where every session gets a copy: no system waits for the compiler."""
     server.vm.ssh.run(
         ["tar", "-x", "-C", str(CACHE_SEED), "-f", "-"],
-        stdin=(made / KERNELS_NAME).read_bytes(),
+        stdin=(native / KERNELS_NAME).read_bytes(),
         timeout_s=COPY_LIMIT_S,
         check=True,
     )
 
 
-def _record(server: ServerGuest, bundle: Bundle, library: Path, directory: Path) -> None:
-    """Run the application natively, which builds its kernels, then forwarded and recorded."""
-    ssh = server.vm.ssh
-    folder = deploy(bundle, ssh)
-    ssh.put({LIBRARY: library, f"{VENDORS}/wormhole.icd": f"{LIBRARY}\n".encode()})
-    native = {"POCL_CACHE_DIR": str(CACHE_SEED)}
-    forwarded = {
-        **system("tcp-sync").environment(server.own_url, server.token),
-        "OCL_ICD_VENDORS": f"{VENDORS}/",
-        "WORMHOLE_MARK_LIB": LIBRARY,
-        "WORMHOLE_RECORD": MADE,
-    }
-    losses = []
-    for environment in (native, forwarded):
-        done = server.vm.guest.run(
-            bundle.argv(folder),
-            {**bundle.environment(folder), **environment},
-            cwd="/tmp",
-            timeout_s=RECORD_LIMIT_S,
-            user="root",
-        )
-        if done.status != 0:
-            raise TestbedError(
-                f"{bundle.workload.name} ended with status {done.status} in the server guest: "
-                f"{done.complaint or done.reason}",
-                f"see {server.vm.console_log}",
-            )
-        lines = [json.dumps(event) for event in done.events]
-        losses.append([step.loss for step in read_events(lines).steps])
-        (directory / EVENTS_NAME).write_text("\n".join(lines), encoding="utf-8")
-    if losses[0] != losses[1]:
-        raise TestbedError(
-            f"{bundle.workload.name} does not give the same losses forwarded as natively in the "
-            "server guest, so its calls are no reference",
-            "run it by hand: ./inv exec --placement server-vm",
-        )
-    (directory / RECORDING_NAME).write_bytes(ssh.get(MADE, COPY_LIMIT_S))
-    kernels = ssh.run(
-        ["tar", "-c", "-C", str(CACHE_SEED), "-f", "-", "."], timeout_s=COPY_LIMIT_S, check=True
+def _run(server: ServerGuest, bundle: Bundle, environment: Mapping[str, str]) -> list[str]:
+    """Run a bundle's program in the server guest; returns its event lines."""
+    folder = deploy(bundle, server.vm.ssh)
+    done = server.vm.guest.run(
+        bundle.argv(folder),
+        {**bundle.environment(folder), **environment},
+        cwd="/tmp",
+        timeout_s=RECORD_LIMIT_S,
+        user="root",
     )
-    (directory / KERNELS_NAME).write_bytes(kernels.stdout)
-    ssh.run(["rm", "-f", MADE])
+    if done.status != 0:
+        raise TestbedError(
+            f"{bundle.workload.name} ended with status {done.status} in the server guest: "
+            f"{done.complaint or done.reason}",
+            f"see {server.vm.console_log}",
+        )
+    return [json.dumps(event) for event in done.events]
