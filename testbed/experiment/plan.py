@@ -23,6 +23,8 @@ from testbed.experiment.systems import PLACEMENTS, system
 ESTIMATE_PROCESS_S = {"application": 3.0, "replay": 2.0}
 ESTIMATE_GUEST_S = {"application": 7.0, "replay": 3.5}
 ESTIMATE_GUEST_TCP_S = {"application": 14.0, "replay": 8.0}
+# An emulated server's session takes half a minute to start; there an application traces its step.
+ESTIMATE_SERVER_VM_S = {"application": 300.0, "replay": 40.0}
 ESTIMATE_BOOT_S = 10.0
 
 
@@ -110,7 +112,9 @@ def estimate_s(trials: Sequence[Trial], pace: Mapping[Kind, float] | None = None
 
 def _guess_s(trial: Trial) -> float:
     table = ESTIMATE_PROCESS_S
-    if trial.in_guest:
+    if trial.placement == "server-vm":
+        table = ESTIMATE_SERVER_VM_S
+    elif trial.in_guest:
         switches = system(trial.system.preset, trial.system.overrides)
         table = ESTIMATE_GUEST_TCP_S if switches.transport == "tcp" else ESTIMATE_GUEST_S
     return table[trial.form]

@@ -148,6 +148,8 @@ def test_the_estimate_knows_that_tcp_is_slow_in_guests() -> None:
 
     assert of("guest", "tcp-sync") > of("guest", "wormhole") > of("process", "wormhole")
     assert of("process", "tcp-sync") == of("process", "wormhole")
+    (guest,) = [t for t in make_plan(example(), "tcg", ["guest"]) if t.form == "replay"][:1]
+    assert estimate_s([replace(guest, placement="server-vm")]) > of("guest", "tcp-sync")
 
 
 OTHER = """\
