@@ -107,10 +107,14 @@ class Beside:
 
 @dataclass(frozen=True)
 class Source:
-    """What measures are taken from: parts of calls' time pooled, and in each instrumented trial."""
+    """What measures are taken from: parts of calls' time pooled, and in each instrumented trial.
+
+    `speeds` are those of instrumented trials: part, place and system -> round -> steps/s.
+    """
 
     entries: Sequence[Entry]
     rounds: Mapping[tuple[tuple[str, str, str], str], Mapping[int, Mapping[str, float]]]
+    speeds: Mapping[tuple[str, tuple[str, str, str], str], Mapping[int, float]]
 
 
 def load_published(path: Path = FILE) -> Publication:
@@ -150,7 +154,7 @@ def beside(
     entries: Sequence[Entry],
 ) -> tuple[Beside, ...]:
     """Every published figure, once for each workload and form that the run has of it."""
-    source = Source(entries, _divided_rounds(run))
+    source = Source(entries, _divided_rounds(run), _instrumented_speeds(run))
     tested = has_counterpart(publication, run)
     rows: list[Beside] = []
     for figure in publication.figures:
@@ -232,6 +236,18 @@ def _divided_rounds(
         if parts:
             place = str(trial["workload"]), str(trial["form"]), str(trial["placement"])
             found.setdefault((place, str(trial["system"])), {})[int(trial["round"])] = parts
+    return found
+
+
+def _instrumented_speeds(
+    run: Run,
+) -> dict[tuple[str, tuple[str, str, str], str], dict[int, float]]:
+    found: dict[tuple[str, tuple[str, str, str], str], dict[int, float]] = {}
+    for sample in run.instrumented_trials:
+        speed = sample.number("steps_per_s")
+        if sample.counts and speed:
+            place = sample.workload, sample.form, sample.placement
+            found.setdefault((sample.part, place, sample.system), {})[sample.round] = speed
     return found
 
 
@@ -345,6 +361,17 @@ def _extra_over(above: str, below: str) -> Measure:
     return Measure(measure, f"{above} over {below}")
 
 
+def _instrumenting(system: str) -> Measure:
+    """Time of a step with the parts measured, over the plain trial's of the same round."""
+
+    def measure(source: Source, comparison: Comparison) -> Interval | None:
+        group = comparison.group
+        speeds = source.speeds.get((group.part, _place(comparison), system), {})
+        return paired_ratio(speeds_of(group.of(system)), speeds)
+
+    return Measure(measure, system)
+
+
 _NOTIFICATIONS = ("notifications_to_host_per_step", "notifications_to_client_per_step")
 _CALLS = "api_calls_per_step"
 
@@ -368,6 +395,8 @@ _MEASURES: Mapping[str, Measure] = {
     "copies-wormhole": _share(WORMHOLE, ("copy",)),
     "switch-wormhole": _share(WORMHOLE, ("publish", "reply")),
     "codec-wormhole": _share(WORMHOLE, ("encode", "take")),
+    "instrumenting-wormhole": _instrumenting(WORMHOLE),
+    "instrumenting-tcp": _instrumenting(GVIRTUS),
     "none": Measure(lambda _, __: None, MISSING),
     "extra-ratio": _extra_over(GVIRTUS, WORMHOLE),
     "notified-wormhole": _per_call(WORMHOLE, _NOTIFICATIONS, _CALLS),
