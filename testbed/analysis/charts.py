@@ -78,12 +78,14 @@ def charts(
 
 def _speedup(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
     panels: dict[str, list[Record]] = {}
-    parts = list(dict.fromkeys(c.group.part for c in comparisons))
+    # The experiment's order: groups come placement by placement.
+    parts = [str(part.get("name")) for part in run.experiment.get("parts", ())]
+    parts = list(dict.fromkeys((*parts, *(c.group.part for c in comparisons))))
+    several = len({c.group.part for c in comparisons}) > 2
     shown = [c for c in comparisons if any(row.ratio for row in c.rows)]
-    # Of a part all placements side by side.
     for comparison in sorted(shown, key=lambda c: parts.index(c.group.part)):
         group = comparison.group
-        where = f"{group.part}: {_place(comparison)}" if len(parts) > 2 else _place(comparison)
+        where = f"{group.part}: {_place(comparison)}" if several else _place(comparison)
         records = panels.setdefault(where, [])
         for row in comparison.rows:
             ratio = row.ratio
