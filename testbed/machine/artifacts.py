@@ -3,6 +3,9 @@
 An artifact is a directory `<cache>/<name>-<key>/`.  It is built in a temporary directory beside its
 final place and renamed when complete, so a directory with the final name is always whole; a file
 lock makes a second builder wait for the first instead of building the same thing twice.
+
+What nobody took for `UNUSED_DAYS` is removed when something new is built: changed inputs never come
+back to the old key, and nothing else bounds the disk that the cache takes.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
+from typing import IO
 
 from testbed.errors import TestbedError
 
 KEY_LENGTH = 16
 LOCK_TIMEOUT_S = 3600.0
 LOCK_POLL_S = 0.2
+UNUSED_DAYS = 14
 LOG_TAIL_LINES = 12
 LOG_LINE_LENGTH = 160
 SHOWN_LENGTH = 80
@@ -87,6 +92,8 @@ def artifact(name: str, inputs: Inputs, build: Callable[[Path], None]) -> Path:
     """
     final = artifact_path(name, inputs)
     if final.is_dir():
+        with suppress(OSError):  # a cache that another user fills
+            os.utime(final)
         return final
     log = log_path(name, inputs)
     try:
@@ -94,6 +101,7 @@ def artifact(name: str, inputs: Inputs, build: Callable[[Path], None]) -> Path:
         with _locked(final.with_name(f".{final.name}.lock")):
             if not final.is_dir():
                 _build(final, log, build)
+                _remove_unused(final.parent)
     except OSError as error:
         raise TestbedError(
             f"building {name} in {cache_dir()} failed: {error}",
@@ -208,30 +216,54 @@ def _remove_leftovers(final: Path) -> None:
 def _unlocked(lock: Path) -> bool:
     """Whether nobody is building under this lock now."""
     with lock.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
+        return _lock_now(lock, handle)
+
+
+def _remove_unused(cache: Path) -> None:
+    """Remove artifacts, logs and locks that nobody used for `UNUSED_DAYS`."""
+    oldest_s = time.time() - UNUSED_DAYS * 86400
+    for lock in cache.glob(".*-*.lock"):
+        directory = lock.with_name(lock.name[1:].removesuffix(".lock"))
+        with suppress(OSError), lock.open("a") as handle:  # opening to write would make it new
+            if _last_used_s(directory, lock) < oldest_s and _lock_now(lock, handle):
+                if directory.is_dir():
+                    # Never half there under its name.
+                    gone = lock.with_name(f".{directory.name}.unused.partial")
+                    directory.rename(gone)
+                    shutil.rmtree(gone, ignore_errors=True)
+                (cache / "logs" / f"{directory.name}.log").unlink(missing_ok=True)
+                lock.unlink()
+
+
+def _last_used_s(directory: Path, lock: Path) -> float:
+    """When an artifact was taken last, or when one that is not there was built last."""
+    return (directory if directory.is_dir() else lock).stat().st_mtime
+
+
+def _lock_now(lock: Path, handle: IO[str]) -> bool:
+    """Take a lock if it is free; one that was removed meanwhile would keep nobody out."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(lock.stat(), os.fstat(handle.fileno()))
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 @contextmanager
 def _locked(lock: Path) -> Iterator[None]:
     """Hold an exclusive file lock; the kernel drops it if this process dies."""
     deadline_s = time.monotonic() + LOCK_TIMEOUT_S
-    with lock.open("w") as handle:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline_s:
-                    raise TestbedError(
-                        f"another process has held {lock} for {LOCK_TIMEOUT_S:.0f} s",
-                        f"see who it is with `fuser {lock}`",
-                    ) from None
-                time.sleep(LOCK_POLL_S)
-        yield
+    while True:
+        with lock.open("w") as handle:
+            if _lock_now(lock, handle):
+                yield
+                return
+        if time.monotonic() > deadline_s:
+            raise TestbedError(
+                f"another process has held {lock} for {LOCK_TIMEOUT_S:.0f} s",
+                f"see who it is with `fuser {lock}`",
+            )
+        time.sleep(LOCK_POLL_S)
 
 
 def _digest(value: str | bytes | Path) -> str:

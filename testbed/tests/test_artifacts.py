@@ -118,6 +118,31 @@ def test_leftovers_of_killed_builders_are_removed(cache: Path) -> None:
     assert in_use.exists()
 
 
+def test_what_nobody_uses_goes_when_something_is_built(cache: Path) -> None:
+    kept, unused, locked, used = (
+        artifacts.artifact(name, {}, write_marker) for name in ("kept", "unused", "locked", "used")
+    )
+    log = artifacts.log_path("unused", {})
+    log.touch()
+    for path in (kept, unused, locked, used):
+        days = artifacts.UNUSED_DAYS + (-1 if path == kept else 1)
+        then_s = time.time() - days * 86400
+        os.utime(path, (then_s, then_s))
+    other = cache / "pocl-seeds"
+    other.mkdir()
+    os.utime(other, (0, 0))
+    assert artifacts.artifact("used", {}, write_marker) == used
+    with (cache / f".{locked.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        artifacts.artifact("new", {}, write_marker)
+    assert not unused.exists()
+    assert not log.exists()
+    assert not (cache / f".{unused.name}.lock").exists()
+    assert all(path.is_dir() for path in (kept, locked, used, other))
+    # It is built again when it is asked for again.
+    assert (artifacts.artifact("unused", {}, write_marker) / "marker").exists()
+
+
 def test_two_builders_build_once(cache: Path) -> None:
     calls: list[int] = []
     started = threading.Event()
