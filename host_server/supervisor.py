@@ -105,7 +105,12 @@ def parse(argv: Sequence[str]) -> Options:
         "(default: three quarters of the machine's)",
     )
     add("--opencl-vendors", type=Path, default=SYSTEM_VENDORS, help="directory or .icd file")
-    add("--pocl-cache-seed", type=Path, help="kernel cache that each session gets a copy of")
+    add(
+        "--pocl-cache-seed",
+        type=Path,
+        help="kernel cache that each session gets a copy of; it may be a link, followed anew for "
+        "each session, and may be missing",
+    )
     add("--state-parent", type=Path, help="where the temporary directory is made")
     add("--uid-base", type=int, default=DEFAULT_UID_BASE, help="first user id for sessions")
     add("--no-jail", action="store_true", help="for debugging only")

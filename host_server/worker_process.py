@@ -30,6 +30,7 @@ START_LIMIT_S = 30.0
 END_GRACE_S = 2.0
 # Where the worker runs, and compilers look first: nothing but the client's own headers is there.
 WORK_FOLDER = "work"
+KERNEL_SUFFIXES = (".bc", ".so")  # beside them PoCL leaves temporary files and times of use
 LINE_BYTES_MAX = 16384
 STATS_BYTES_MAX = 65536
 OUTPUT_BYTES_MAX = 1 << 20
@@ -122,12 +123,20 @@ def _users_with_processes() -> set[int]:
     return found
 
 
-def _copy_seed(seed: Path, target: Path) -> None:
-    """Copy a kernel cache that others may be filling: what vanishes meanwhile is not needed."""
-    try:
-        shutil.copytree(seed, target)
-    except shutil.Error as error:
-        log(f"kernel cache seed: {len(error.args[0])} files could not be copied")
+def _copy_kernels(seed: Path, target: Path) -> None:
+    """Copy a kernel cache that others may be filling: what vanishes meanwhile is not needed.
+
+    Cheaper than `shutil.copytree`, because every session waits for it: no times, modes or sorting,
+    and none of the files that are no kernels.
+    """
+    target.mkdir(mode=0o700)
+    with contextlib.suppress(OSError), os.scandir(seed) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _copy_kernels(Path(entry.path), target / entry.name)
+            elif entry.name.endswith(KERNEL_SUFFIXES) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    shutil.copyfile(entry.path, target / entry.name)
 
 
 class Worker:
@@ -322,8 +331,10 @@ class Worker:
         self._home.mkdir(mode=0o700)
         for name in ("tmp", "cache", WORK_FOLDER):
             (self._home / name).mkdir(mode=0o700)
-        if self._settings.cache_seed is not None:
-            _copy_seed(self._settings.cache_seed, self._home / "pocl")
+        seed = self._settings.cache_seed
+        if seed is not None and seed.is_dir():
+            # Followed once: the link may be pointed elsewhere while we copy.
+            _copy_kernels(seed.resolve(), self._home / "pocl")
         else:
             (self._home / "pocl").mkdir(mode=0o700)
         if self._lease is not None:

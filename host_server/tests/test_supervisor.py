@@ -17,6 +17,7 @@ import pytest
 from host_server.sessions import RateLimit
 from host_server.supervisor import main, read_token
 from host_server.tests.conftest import FAKE_WORKER, StartServer
+from host_server.tests.test_attacks import home_of
 from host_server.tests.test_device import worker_pids
 from host_server.vendors import library_directories, real_vendors
 from testbed.errors import TestbedError
@@ -193,6 +194,41 @@ def test_environment_of_a_worker_is_clean(
     expected = {"PATH", "LANG", "HOME", "TMPDIR", "POCL_CACHE_DIR", "XDG_CACHE_HOME"}
     assert names - {"LC_CTYPE"} == expected | {"FAKE_MANNER"}
     close_all(connection, fds)
+
+
+def test_a_session_gets_the_kernels_that_are_named_and_no_others(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    for seed in ("one", "two"):
+        (tmp_path / seed / "AB" / "kernel").mkdir(parents=True)
+        (tmp_path / seed / "AB" / "kernel" / f"{seed}.so").write_bytes(b"code")
+        (tmp_path / seed / "AB" / "program.bc").write_bytes(b"code")
+        (tmp_path / seed / "AB" / "last_accessed").touch()
+        (tmp_path / seed / "tempfile_x").touch()
+        (tmp_path / seed / "outside.so").symlink_to("/etc/passwd")
+    server = start_server(unix=True)
+
+    def kernels() -> set[str]:
+        connection, _, fds = open_session(server.unix_url)
+        pocl = home_of(worker_pids(server)[0]) / "pocl"
+        files = [path for path in pocl.rglob("*") if not path.is_dir()]
+        for path in files:
+            # The session may write what it got: it must not be the seed's file.
+            path.write_bytes(b"poison")
+            assert path.stat().st_nlink == 1
+            assert path.stat().st_uid == pocl.stat().st_uid
+        close_all(connection, fds)
+        wait_until(lambda: not worker_pids(server), "the worker's end")
+        return {str(path.relative_to(pocl)) for path in files}
+
+    assert kernels() == set()
+    server.use_kernels(tmp_path / "one")
+    assert kernels() == {"AB/program.bc", "AB/kernel/one.so"}
+    server.use_kernels(tmp_path / "two")
+    assert kernels() == {"AB/program.bc", "AB/kernel/two.so"}
+    assert (tmp_path / "one/AB/kernel/one.so").read_bytes() == b"code"
+    server.use_kernels(tmp_path / "missing")
+    assert kernels() == set()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

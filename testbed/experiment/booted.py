@@ -22,7 +22,7 @@ from testbed.experiment.prepare import kernel_cache_seed
 from testbed.experiment.record import vm_log_name
 from testbed.experiment.subject import Subject
 from testbed.machine.guest import LIBRARY_PATH
-from testbed.machine.host_server import HostServerConfig
+from testbed.machine.host_server import HostServer, HostServerConfig
 from testbed.machine.image import GuestImage
 from testbed.machine.qemu_argv import Qemu, VmConfig
 from testbed.machine.served_guest import (
@@ -70,10 +70,7 @@ class BootedGuest:
                 place = guest_of(parts.server_guest(), vm, *common)
             else:
                 config = HostServerConfig(
-                    tcp=True,
-                    network=parts.network,
-                    worker=parts.native.worker,
-                    cache_seed=kernel_cache_seed(),
+                    tcp=True, network=parts.network, worker=parts.native.worker
                 )
                 place = served_guest(vm, config, *common)
             self._served = stack.enter_context(place)
@@ -100,7 +97,9 @@ class BootedGuest:
         return self._vm.guest.info()
 
     def deploy(self, subject: Subject, form: str) -> None:
-        """Copy what a trial of this form needs, once a guest."""
+        """Copy what a trial of this form needs, once a guest; its sessions get its kernels."""
+        if isinstance(self._server, HostServer):
+            self._server.use_kernels(kernel_cache_seed(subject.workload.name))
         key = f"{form}/{subject.bundle.key}"
         if key in self._deployed:
             return

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.experiment.client import client_environment, vendor_folder
-from testbed.experiment.prepare import kernel_cache_seed
 from testbed.experiment.soak import compile_client, temporary_folder
 from testbed.experiment.systems import DEFAULT_SPIN_US, system
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
@@ -107,7 +106,7 @@ def _run(name: str, argv: list[object], spin_us: int, folder: Path) -> Series:
     chosen = system("wormhole", [("spin_us", spin_us)])
     stats = folder / "stats.jsonl"
     stats.unlink(missing_ok=True)
-    config = HostServerConfig(unix=True, worker=build.worker, cache_seed=kernel_cache_seed())
+    config = HostServerConfig(unix=True, worker=build.worker)
     say(f"{name}, spin bound {spin_us} us")
     with host_server(config, folder / f"{name}-{spin_us}") as server:
         environment = client_environment(

@@ -151,13 +151,9 @@ class Executor:
         self, trial: Trial, chosen: System, subject: Subject, files: TrialFiles
     ) -> Attempt:
         tcp = chosen.transport == "tcp"
-        config = HostServerConfig(
-            unix=not tcp,
-            tcp=tcp,
-            worker=self._parts.worker,
-            cache_seed=kernel_cache_seed(),
-        )
+        config = HostServerConfig(unix=not tcp, tcp=tcp, worker=self._parts.worker)
         with host_server(config, files.log_directory / "server") as server:
+            server.use_kernels(kernel_cache_seed(subject.workload.name))
             base = {
                 **kept_environment(),
                 **subject.bundle.environment(subject.bundle.directory),

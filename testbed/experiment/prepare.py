@@ -182,16 +182,17 @@ def native_environment(bundle: Bundle) -> dict[str, str]:
     return {
         **kept_environment(),
         **bundle.environment(bundle.directory),
-        "POCL_CACHE_DIR": str(kernel_cache_seed()),
+        "POCL_CACHE_DIR": str(kernel_cache_seed(bundle.workload.name)),
     }
 
 
-def kernel_cache_seed() -> Path:
-    """The folder where native runs leave the kernels that PoCL compiled.
+def kernel_cache_seed(workload: str) -> Path:
+    """The folder where native runs of a workload leave the kernels that PoCL compiled.
 
-    Workers start from a private copy of it, so that no trial measures the compiler.
+    Workers start from a private copy of it, so that no trial measures the compiler: a folder for
+    each workload, because a session that needs few kernels must not wait for a copy of all.
     """
-    folder = cache_dir() / "pocl-seed"
+    folder = cache_dir() / "pocl-seeds" / workload
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

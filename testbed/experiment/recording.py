@@ -31,6 +31,7 @@ from testbed.experiment.prepare import (
     reference,
 )
 from testbed.experiment.program import complaint_of, run_program
+from testbed.experiment.provenance import opencl
 from testbed.experiment.systems import system
 from testbed.experiment.workload import Command, Model
 from testbed.machine.artifacts import artifact
@@ -76,14 +77,14 @@ def record_bundle(bundle: Bundle) -> Recording:
     A run that does not give native's losses is not kept.  Raises TestbedError.
     """
     native = native_build()
+    model = isinstance(bundle.workload.task, Model)
     inputs: dict[str, str | bytes | Path] = {
         "bundle": bundle.key,
         "native": native.directory.name,
         "spec": f"{hash_of_specs():016x}",
         "maker": Path(__file__),
+        "accelerator": json.dumps(conditions(bundle) if model else opencl(), sort_keys=True),
     }
-    if isinstance(bundle.workload.task, Model):
-        inputs["accelerator"] = json.dumps(conditions(bundle), sort_keys=True)
 
     def build(directory: Path) -> None:
         path = directory / RECORDING_NAME
@@ -95,6 +96,7 @@ def record_bundle(bundle: Bundle) -> Recording:
                 path,
                 logs,
                 float(bundle.workload.timeout_s),
+                kernel_cache_seed(bundle.workload.name),
             )
             _check_run(bundle, logs / "stdout.log")
         read_recording(path)
@@ -115,16 +117,19 @@ def record_program(
     path: Path,
     logs: Path,
     timeout_s: float,
+    kernels: Path | None = None,
 ) -> None:
     """Run a program on the host under tcp-sync with the recorder on.
 
-    Its output is left in `logs`.  Raises TestbedError if it fails, passes its limit (in seconds)
-    or never calls the accelerator's library.
+    Its output is left in `logs`; `kernels` is a kernel cache to start from.  Raises TestbedError
+    if it fails, passes its limit (in seconds) or never calls the accelerator's library.
     """
     native = native_build()
     vendors = vendor_folder(logs, native.library)
-    config = HostServerConfig(tcp=True, worker=native.worker, cache_seed=kernel_cache_seed())
+    config = HostServerConfig(tcp=True, worker=native.worker)
     with host_server(config, logs / "server") as server:
+        if kernels is not None:
+            server.use_kernels(kernels)
         end = run_program(
             argv,
             {

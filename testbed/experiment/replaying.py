@@ -19,7 +19,6 @@ from testbed.experiment.client import (
 )
 from testbed.experiment.events import json_objects, read_json_objects
 from testbed.experiment.gate import Verdict, check_replay
-from testbed.experiment.prepare import kernel_cache_seed
 from testbed.experiment.program import complaint_of, run_program
 from testbed.experiment.recording import Recording, read_recording
 from testbed.experiment.systems import System, check_placement
@@ -113,13 +112,11 @@ def _host_environment(
 ) -> Iterator[dict[str, str]]:
     """The environment of a client on the host, with the server that it needs."""
     if chosen.is_native:
-        yield {**cleaned(os.environ), "POCL_CACHE_DIR": str(kernel_cache_seed())}
+        yield cleaned(os.environ)
         return
     tcp = chosen.transport == "tcp"
     vendors = vendor_folder(logs, native.library)
-    config = HostServerConfig(
-        unix=not tcp, tcp=tcp, worker=native.worker, cache_seed=kernel_cache_seed()
-    )
+    config = HostServerConfig(unix=not tcp, tcp=tcp, worker=native.worker)
     with host_server(config, logs / "server") as server:
         yield {
             **client_environment(os.environ, chosen, server, vendors),
@@ -137,7 +134,7 @@ def _in_guest(
     say: Callable[[str], None],
 ) -> _Run:
     tcp = chosen.transport == "tcp"
-    config = HostServerConfig(tcp=tcp, worker=native.worker, cache_seed=kernel_cache_seed())
+    config = HostServerConfig(tcp=tcp, worker=native.worker)
     say("booting a guest")
     with served_guest(VmConfig(name="replay"), config, native.library, logs) as served:
         vm, server = served.vm, served.server

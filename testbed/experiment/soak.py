@@ -20,7 +20,6 @@ from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.experiment.client import client_environment, guest_variables, vendor_folder
-from testbed.experiment.prepare import kernel_cache_seed
 from testbed.experiment.systems import PRESETS, System
 from testbed.machine.artifacts import run_logged
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
@@ -121,7 +120,6 @@ def soak_process(chosen: System, clients: int, seed: int) -> Soak:
             unix=True,
             tcp=chosen.transport == "tcp",
             worker=build.worker,
-            cache_seed=kernel_cache_seed(),
             session_count=SESSIONS_MAX,
         )
         with host_server(config, folder / "server") as server:
@@ -144,7 +142,7 @@ def soak_guest(chosen: System, clients: int, seed: int) -> Soak:
     with temporary_folder() as folder:
         program = compile_client(folder)
         build = native_build()
-        config = HostServerConfig(worker=build.worker, cache_seed=kernel_cache_seed())
+        config = HostServerConfig(worker=build.worker)
         with served_guest(VmConfig(name="soak"), config, build.library, folder) as served:
             server = served.server
             assert isinstance(server, HostServer), "the host's figures are those of this server"

@@ -38,6 +38,7 @@ POLL_S = 0.02
 CONNECT_LIMIT_S = 40.0
 LOG_NAME = "supervisor.log"
 RECORDS_NAME = "sessions.jsonl"
+KERNELS_NAME = "kernels"
 MIB = 1 << 20
 
 Record = dict[str, Any]
@@ -61,7 +62,6 @@ class HostServerConfig:
     session_memory_mib: int | None = None
     worker: Path | None = None
     vendors: Path | None = None
-    cache_seed: Path | None = None
     jail: bool = True
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -145,6 +145,17 @@ class HostServer:
         """
         return wait_for_sessions(self.sessions, count, timeout_s, lambda: self.log)
 
+    def use_kernels(self, seed: Path) -> None:
+        """From now on each new session gets a private copy of this kernel cache, and of no other.
+
+        Before the first call sessions begin with no kernels.
+        """
+        link = self.run_dir / KERNELS_NAME
+        new = link.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        new.symlink_to(seed.absolute())
+        new.replace(link)
+
     def cpu_seconds(self) -> CpuSeconds:
         """CPU time of the supervisor itself, without its workers.  TestbedError if it has ended."""
         self.check_alive()
@@ -207,6 +218,7 @@ def host_server(config: HostServerConfig, run_dir: Path) -> Iterator[HostServer]
             if lifeline_read >= 0:
                 os.close(lifeline_read)
             os.close(lifeline_write)
+            (run_dir / KERNELS_NAME).unlink(missing_ok=True)
 
 
 def _start(
@@ -251,8 +263,7 @@ def supervisor_argv(
         argv += ["--tcp", f"{tcp_address}:0", "--token-file", str(run_dir / "token")]
     if config.vendors is not None:
         argv += ["--opencl-vendors", str(config.vendors)]
-    if config.cache_seed is not None:
-        argv += ["--pocl-cache-seed", str(config.cache_seed)]
+    argv += ["--pocl-cache-seed", str(run_dir / KERNELS_NAME)]
     if not config.jail:
         argv += ["--no-jail"]
     for name, value in config.environment.items():

@@ -53,7 +53,7 @@ while time.monotonic() < end_s:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGuest]:
     build = native_build()
-    config = HostServerConfig(tcp=True, worker=build.worker, cache_seed=kernel_cache_seed())
+    config = HostServerConfig(tcp=True, worker=build.worker)
     folder = tmp_path_factory.mktemp("guest")
     with served_guest(VmConfig(name="path"), config, build.library, folder) as guest:
         yield guest
@@ -110,6 +110,8 @@ def test_a_program_prints_what_it_prints_natively(
 
 def test_an_application_trains_as_natively(served: ServedGuest) -> None:
     bundle = prepare(find_workload("mlp-digits"))
+    assert isinstance(served.server, HostServer)
+    served.server.use_kernels(kernel_cache_seed("mlp-digits"))
     folder = deploy(bundle, served.vm.ssh)
     done = served.vm.guest.run(
         bundle.argv(folder), bundle.environment(folder), cwd="/tmp", timeout_s=LIMIT_S

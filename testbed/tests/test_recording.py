@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from testbed.errors import TestbedError
 from testbed.experiment import recording
+from testbed.experiment.prepare import Bundle
 from testbed.experiment.recording import read_recording
+from testbed.experiment.workload import Command, find_workload
 from testbed.protocol.wire import hash_of_specs
 
 
@@ -99,6 +103,28 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, parts: list[bytes], nam
         read_recording(written(tmp_path, *parts))
     assert named in caught.value.what
     assert "calls.whrec" in caught.value.what
+
+
+def test_a_recording_of_another_accelerator_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_for: list[str] = []
+    now = {"device": ""}
+
+    def record(argv: object, environment: object, path: Path, *_: object) -> None:
+        made_for.append(now["device"])
+        path.write_bytes(b"".join(GOOD))
+
+    monkeypatch.setenv("WORMHOLE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(recording, "native_build", lambda: SimpleNamespace(directory=tmp_path))
+    monkeypatch.setattr(recording, "record_program", record)
+    monkeypatch.setattr(recording, "reference", lambda bundle: None)
+    monkeypatch.setattr(recording, "opencl", lambda: now)
+    task = Command(argv=("program",), files=(), step_pattern=None)
+    workload = replace(find_workload("mlp-digits"), task=task, environment=())
+    for now["device"] in ("one", "other", "one"):
+        recording.record_bundle(Bundle(workload, tmp_path, "key", ""))
+    assert made_for == ["one", "other"]
 
 
 def test_a_missing_recording_is_one_clear_line(tmp_path: Path) -> None:
