@@ -288,6 +288,35 @@ def differential(
     run_cases(placement, system, device, command_after_dashes(), json)
 
 
+@task(
+    help={
+        "system": f"{FORWARDED_HELP} (default: wormhole over shared memory, tcp-sync over TCP)",
+        "json": "print JSON instead of a shell's export lines",
+    }
+)
+@guarded
+def serve(_: Context, system: str = "", json: bool = False) -> None:
+    """Run a host server until Ctrl-C and print the environment that a client by hand needs."""
+    from testbed.experiment.serve import serve as run_server
+
+    run_server(system, json)
+
+
+@task(
+    help={
+        "once": "show one look and end",
+        "interval": "seconds between looks, over which rates are taken (default: 1)",
+        "json": "print a JSON object for each look instead of a table",
+    }
+)
+@guarded
+def top(_: Context, once: bool = False, interval: float = 1.0, json: bool = False) -> None:
+    """Show this user's live sessions: calls, bytes, sleeps and wakes a second, memory."""
+    from testbed.top import run_top
+
+    run_top(once, json, interval)
+
+
 @task(help={"name": "name of the VM", "memory-mib": "memory in MiB", "cores": "virtual processors"})
 @guarded
 def vm_boot(_: Context, name: str = "wormhole", memory_mib: int = 1024, cores: int = 2) -> None:
@@ -314,15 +343,10 @@ def vm_shell(_: Context, name: str = "wormhole", user: str = "wormhole") -> None
 @guarded
 def vm_list(_: Context, json: bool = False) -> None:
     """List the guests that vm.boot started."""
-    from testbed.machine.vm import detached_vms
+    from testbed.experiment.kept_guest import listing, rows
 
-    vms = detached_vms()
-    if json:
-        rows = [{"name": v.name, "pid": v.pid, "ssh_port": v.ssh_port} for v in vms]
-        print(json_module.dumps(rows, indent=2))
-        return
-    for vm in vms:
-        print(f"{vm.name}  pid {vm.pid}  ssh port {vm.ssh_port}  {vm.accelerator}")
+    found = rows()
+    print(json_module.dumps(found, indent=2) if json else listing(found))
 
 
 @task(help={"name": "name of the VM"})
@@ -491,7 +515,7 @@ def test(_: Context) -> None:
 
 def _collection() -> Collection:
     """Task names as users type them: groups with a dot."""
-    top = Collection(
+    every = Collection(
         *(
             doctor,
             reproduce,
@@ -506,7 +530,7 @@ def _collection() -> Collection:
             suites,
             differential,
         ),
-        *(coverage, generate, model, soak, drift, check, test, fuzz),
+        *(serve, top, coverage, generate, model, soak, drift, check, test, fuzz),
     )
     for name, members in (
         ("bench", {"call": bench_call, "copy": bench_copy}),
@@ -517,8 +541,8 @@ def _collection() -> Collection:
         group = Collection(name)
         for member, function in members.items():
             group.add_task(function, name=member)
-        top.add_collection(group)
-    return top
+        every.add_collection(group)
+    return every
 
 
 namespace = _collection()

@@ -69,6 +69,11 @@ class Sessions:
         """Workers that have not been collected yet."""
         return len(self._workers)
 
+    def describe(self) -> list[dict[str, Any]]:
+        """The live sessions, oldest first."""
+        found = [worker.describe() for worker in self._workers]
+        return sorted(found, key=lambda one: -float(one["age_s"]))
+
     def start_delay_s(self) -> float:
         """Zero: a worker may be started now. Else: try again after so many seconds."""
         return self._rate.delay_s(time.monotonic())

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from host_server.clients import TcpServer, UnixServer, listen_tcp, listen_unix
+from host_server.control import CONTROL_NAME, ControlServer
 from host_server.device import DeviceServer
 from host_server.layout import check_session_bytes
 from host_server.loop import Loop
@@ -41,7 +42,7 @@ END_LIMIT_S = END_GRACE_S + 3.0
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
-Server = UnixServer | TcpServer | DeviceServer | ServingDevice
+Server = UnixServer | TcpServer | DeviceServer | ServingDevice | ControlServer
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,8 @@ def serve(options: Options) -> int:
         stack.callback(loop.close)
         state = stack.enter_context(StateDir(options.state_parent))
         listeners: dict[str, socket.socket] = {}
-        for name, wanted in (("unix", options.unix), ("device", options.device)):
+        places = (("unix", options.unix), ("device", options.device), (CONTROL_NAME, "auto"))
+        for name, wanted in places:
             if wanted:
                 path = state.path / name if wanted == "auto" else Path(wanted).absolute()
                 listeners[name] = listen_unix(path)
@@ -207,7 +209,7 @@ def _remove(listener: socket.socket, path: Path) -> None:
 def _servers(
     options: Options, sessions: Sessions, listeners: dict[str, socket.socket]
 ) -> list[Server]:
-    servers: list[Server] = []
+    servers: list[Server] = [ControlServer(sessions, listeners[CONTROL_NAME])]
     if "unix" in listeners:
         servers.append(UnixServer(sessions, listeners["unix"]))
     if "device" in listeners:

@@ -23,6 +23,7 @@ from typing import Any
 
 from host_server.loop import Loop, Timer
 from host_server.state_dir import kill_user
+from host_server.status_page import StatusPage
 from host_server.vendors import library_directories, write_vendors
 from testbed.errors import TestbedError
 
@@ -164,6 +165,7 @@ class Worker:
         self._lease: UserLease | None = None
         self._home = settings.state_dir / f"session-{order.session}"
         self._open_fds: list[int] = []
+        self._status = StatusPage()
         try:
             self._start()
         except BaseException:
@@ -184,6 +186,20 @@ class Worker:
     def session(self) -> str:
         """The session's name."""
         return self._order.session
+
+    def describe(self) -> dict[str, Any]:
+        """What is known of the session while it lives; see `./inv top`."""
+        return {
+            "session": self._order.session,
+            "placement": self._order.placement,
+            "transport": self._order.transport,
+            "client": dict(self._order.client),
+            "spin_us": self._order.spin_us,
+            "notify_always": self._order.notify_always,
+            "worker_pid": self._process.pid,
+            "age_s": (time.monotonic_ns() - self._started_ns) / 1e9,
+            "counters": self._status.counters(),
+        }
 
     def pass_connection(self, connection: socket.socket) -> None:
         """Hand one more connection of the session to the worker."""
@@ -227,6 +243,7 @@ class Worker:
                 self._order.socket_fd,
                 theirs.fileno(),
                 stats_write,
+                self._status.fd,
             )
             if fd >= 0
         ]
@@ -272,6 +289,8 @@ class Worker:
             str(control_fd),
             "--stats-fd",
             str(stats_fd),
+            "--status-fd",
+            str(self._status.fd),
             "--backend",
             self._settings.backend,
             "--spin-us",
@@ -454,6 +473,7 @@ class Worker:
             self._loop.unwatch(fd)
             os.close(fd)
         self._open_fds = []
+        self._status.close()
         reap_orphans(self._lease.uid if self._lease else 0)
         shutil.rmtree(self._home, ignore_errors=True)
         if self._lease is not None:

@@ -26,7 +26,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", default="")
     for name in ("control-fd", "stats-fd", "region-fd", "offset", "size", "notify-fd", "wake-fd"):
         parser.add_argument(f"--{name}", type=int, default=-1)
-    for name in ("spin-us", "notify-always", "socket-fd"):
+    for name in ("spin-us", "notify-always", "socket-fd", "status-fd"):
         parser.add_argument(f"--{name}", type=int, default=-1)
     arguments = parser.parse_args()
     manner = os.environ.get("FAKE_MANNER", "ok")

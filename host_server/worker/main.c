@@ -42,6 +42,7 @@ struct options {
     int wake_fd;
     int control_fd;
     int stats_fd;
+    int status_fd;
     int socket_fd;
     uint64_t spin_us;
     bool notify_always;
@@ -87,6 +88,7 @@ static struct options parse(int argc, char **argv)
         {"spin-us", required_argument, NULL, 'u'},
         {"notify-always", required_argument, NULL, 'a'},
         {"stats-fd", required_argument, NULL, 'f'},
+        {"status-fd", required_argument, NULL, 'p'},
         {"jail", required_argument, NULL, 'j'},
         {"socket-fd", required_argument, NULL, 'k'},
         {NULL, 0, NULL, 0},
@@ -96,6 +98,7 @@ static struct options parse(int argc, char **argv)
                               .wake_fd = -1,
                               .control_fd = -1,
                               .stats_fd = -1,
+                              .status_fd = -1,
                               .socket_fd = -1,
                               .backend = "null",
                               .jail = "off"};
@@ -121,6 +124,7 @@ static struct options parse(int argc, char **argv)
             options.spin_us = letter == 'u' ? value : options.spin_us;
             options.notify_always = letter == 'a' ? value != 0 : options.notify_always;
             options.stats_fd = letter == 'f' ? (int)value : options.stats_fd;
+            options.status_fd = letter == 'p' ? (int)value : options.status_fd;
             options.socket_fd = letter == 'k' ? (int)value : options.socket_fd;
         }
     }
@@ -177,6 +181,32 @@ static void map_session(struct wh_session *session, const struct options *option
     if (error != 0) {
         refuse(options->control_fd, "the session header", strerror(-error));
     }
+}
+
+/* The counters as the host sees them while we run: the order of host_server/status_page.py. */
+struct status_page {
+    uint64_t at_ns;
+    uint64_t messages;
+    uint64_t replies;
+    uint64_t sleeps;
+    uint64_t wakes_sent;
+    uint64_t bytes_received;
+    uint64_t bytes_sent;
+};
+
+static struct status_page *map_status(const struct options *options)
+{
+    static struct status_page unseen;
+    if (options->status_fd < 0) {
+        return &unseen;
+    }
+    void *page = mmap(NULL, sizeof(struct status_page), PROT_READ | PROT_WRITE, MAP_SHARED,
+                      options->status_fd, 0);
+    if (page == MAP_FAILED) {
+        refuse(options->control_fd, "mapping the status page", strerror(errno));
+    }
+    close(options->status_fd);
+    return page;
 }
 
 /* The jail seals the notification descriptors by their numbers, in the programs that the backend
@@ -247,9 +277,19 @@ static struct wh_worker_counters count(struct wh_session *session)
     return totals;
 }
 
-static void show_counters(struct wh_session *session)
+static void show_counters(struct wh_session *session, struct status_page *page)
 {
     struct wh_worker_counters totals = count(session);
+    wh_store64(&page->messages, totals.messages);
+    wh_store64(&page->replies, totals.replies);
+    wh_store64(&page->sleeps, totals.sleeps);
+    wh_store64(&page->wakes_sent, wh_load64(&session->wakes_sent));
+    wh_store64(&page->bytes_received, totals.bytes_received);
+    wh_store64(&page->bytes_sent, totals.bytes_sent);
+    wh_store64(&page->at_ns, wh_now_ns());
+    if (session->header == NULL) {
+        return;
+    }
     wh_store64(&session->header->messages, totals.messages);
     wh_store64(&session->header->replies, totals.replies);
     wh_store64(&session->header->worker_sleeps, totals.sleeps);
@@ -309,7 +349,8 @@ static int milliseconds_until(uint64_t time_ns)
 }
 
 /* Returns when the supervisor has closed the control socket, or the last connection has gone. */
-static void watch(struct wh_session *session, const struct options *options)
+static void watch(struct wh_session *session, const struct options *options,
+                  struct status_page *page)
 {
     struct pollfd sources[] = {
         {.fd = options->control_fd, .events = POLLIN},
@@ -325,11 +366,11 @@ static void watch(struct wh_session *session, const struct options *options)
         if (beats) {
             beat_ns = wh_now_ns() + WH_HEARTBEAT_NS;
         }
-        if (session->header != NULL) {
-            show_counters(session);
-        } else if (wh_tcp_connections() == 0) {
+        show_counters(session, page);
+        if (session->header == NULL && wh_tcp_connections() == 0) {
             return;
-        } else if (beats) {
+        }
+        if (session->header == NULL && beats) {
             wh_tcp_beat();
         }
         if (ready > 0 && (sources[1].revents | sources[2].revents) != 0) {
@@ -381,6 +422,7 @@ int main(int argc, char **argv)
     if (!options.tcp) {
         map_session(&session, &options);
     }
+    struct status_page *page = map_status(&options);
     enter_jail(&options, &report);
     load_backend(&session, &options);
     int error = options.tcp ? wh_tcp_start(&session, options.socket_fd) : wh_ring_start(&session);
@@ -391,7 +433,7 @@ int main(int argc, char **argv)
         wh_store_release32(&session.header->host_state, WH_HOST_STATE_READY);
     }
     say_ready(&options, &report);
-    watch(&session, &options);
+    watch(&session, &options, page);
     write_stats(&session, options.stats_fd);
     /* Backend threads may still run kernels of a client that is gone: no destructors. */
     _exit(0);

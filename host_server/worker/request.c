@@ -154,6 +154,14 @@ void wh_bulk_done(struct wh_session *session, uint64_t block)
     wh_wake_if_space_wanted(session);
 }
 
+/* What travels through the arena is in no message. */
+static void count_bulk(uint64_t *counter, const void *bytes, uint64_t size_bytes)
+{
+    if (bytes != NULL) {
+        wh_count(counter, size_bytes);
+    }
+}
+
 const void *wh_take_bulk(struct wh_request *request, size_t *size_bytes, uint64_t *block)
 {
     uint64_t size = wh_take_u64(request);
@@ -169,6 +177,7 @@ const void *wh_take_bulk(struct wh_request *request, size_t *size_bytes, uint64_
     } else {
         bytes = arena_range(request, location, size);
         *block = bytes != NULL ? location : 0;
+        count_bulk(&wh_this_executor->counters.bytes_received, bytes, size);
     }
     *size_bytes = bytes != NULL ? size : 0;
     return bytes;
@@ -244,6 +253,7 @@ void *wh_take_out(struct wh_request *request, size_t *capacity_bytes)
         request->failed = address == NULL;
     } else {
         address = arena_range(request, location, capacity);
+        count_bulk(&wh_this_executor->counters.bytes_sent, address, capacity);
     }
     if (request->failed) {
         return NULL;
@@ -433,6 +443,7 @@ void *wh_take_staging(struct wh_request *request, size_t *size_bytes, uint64_t *
     void *address = NULL;
     if (location != WH_INLINE) {
         address = arena_range(request, location, size);
+        count_bulk(&wh_this_executor->counters.bytes_sent, address, size);
     } else if (register_staging(request->session, *token, size, &address) == -EINVAL) {
         request->failed = true;
     }
@@ -552,6 +563,7 @@ int wh_execute(struct wh_executor *executor, const struct wh_request_header *hea
     executor->settles = !request.oneway && (header->flags & WH_REQUEST_FLAG_SETTLES) != 0;
     executor->batch = 0;
     wh_count(&executor->counters.messages, 1);
+    wh_count(&executor->counters.bytes_received, header->size_bytes);
     const struct wh_backend *backend = executor->session->backend;
     int status = backend != NULL && backend->dispatch != NULL
                      ? backend->dispatch(header->opcode, &request)
@@ -581,4 +593,5 @@ void wh_fill_reply_header(struct wh_executor *executor, struct wh_reply_header *
     uint32_t number = executor->settles ? executor->batch : wh_callbacks_queued(session);
     header->notices = wh_output_notice(session) | number << WH_BATCH_SHIFT;
     wh_count(&executor->counters.replies, 1);
+    wh_count(&executor->counters.bytes_sent, sizeof(*header) + header->size_bytes);
 }

@@ -401,6 +401,8 @@ void wh_ring_counters(struct wh_session *session, struct wh_worker_counters *tot
         totals->messages += wh_load64(&counters->messages);
         totals->replies += wh_load64(&counters->replies);
         totals->sleeps += wh_load64(&counters->sleeps);
+        totals->bytes_received += wh_load64(&counters->bytes_received);
+        totals->bytes_sent += wh_load64(&counters->bytes_sent);
     }
     pthread_mutex_unlock(&ring->threads_lock);
 }

@@ -35,6 +35,8 @@ struct wh_worker_counters {
     uint64_t messages;
     uint64_t replies;
     uint64_t sleeps;
+    uint64_t bytes_received; /* messages and bulk data; not what lies in mapped buffers */
+    uint64_t bytes_sent;
 };
 
 struct wh_session {

@@ -283,6 +283,8 @@ static void add_counters(struct wh_worker_counters *to, const struct wh_worker_c
     to->messages += wh_load64(&from->messages);
     to->replies += wh_load64(&from->replies);
     to->sleeps += wh_load64(&from->sleeps);
+    to->bytes_received += wh_load64(&from->bytes_received);
+    to->bytes_sent += wh_load64(&from->bytes_sent);
 }
 
 static void forget_connection(struct connection *connection)

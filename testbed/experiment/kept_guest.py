@@ -13,15 +13,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.machine.artifacts import last_lines
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.image import guest_image
 from testbed.machine.native_build import native_build
-from testbed.machine.qemu_argv import VmConfig, check_config
+from testbed.machine.qemu_argv import CONSOLE_NAME, VmConfig, check_config
 from testbed.machine.qemu_build import qemu_bundle
 from testbed.machine.served_guest import device_region, equip
 from testbed.machine.vm import (
@@ -102,6 +104,33 @@ def stop(name: str) -> None:
         if time.monotonic() > deadline_s:
             raise TestbedError(f"the keeper of {name} (pid {pid}) does not end", f"kill -9 {pid}")
         time.sleep(POLL_S)
+
+
+def rows() -> list[dict[str, Any]]:
+    """The kept guests that run."""
+    return [
+        {
+            "name": facts.name,
+            "pid": facts.pid,
+            "ssh_port": facts.ssh_port,
+            "accelerator": facts.accelerator,
+            "boot_s": round(facts.boot_s, 1),
+            "log": str(facts.run_dir / CONSOLE_NAME),
+        }
+        for facts in detached_vms()
+    ]
+
+
+def listing(found: Sequence[Mapping[str, Any]]) -> str:
+    """The guests as lines for a terminal."""
+    if not found:
+        return "no guest is running: ./inv vm.boot starts one"
+    table = [list(found[0]), *([str(value) for value in row.values()] for row in found)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    )
 
 
 def keeper_dir(name: str) -> Path:

@@ -104,6 +104,10 @@ class TestWords:
             ("vm.stop --name nosuch", "./inv vm.boot"),
             ("vm.shell --name nosuch", "./inv vm.boot"),
             ("vm.boot --name ../x", "'../x' is no name"),
+            ("top --once --interval 0.1", "0.6 to 3600"),
+            ("serve --system native", "a system that forwards"),
+            ("serve --system nosuch", "wormhole-sync"),
+            ("plot /no/such/run", "results/<experiment>"),
         ],
     )
     def test_a_wrong_word_is_named_with_what_is_right(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.experiment.kept_guest import listing
 from testbed.tests.ends import RUN_LIMIT_S, WORKER, Ends, Running, wait_until, watching
 from testbed.tests.test_ends import run_directory, trials
 
@@ -137,4 +138,4 @@ def test_a_signal_while_a_guest_to_keep_boots(
         running.end().error()
     wait_until(lambda: not ends.descendants(), "the end of the guest", RUN_LIMIT_S)
     listed = ends.run("vm.list", environment=environment)
-    assert (listed.status, listed.out) == (0, "")
+    assert (listed.status, listed.out.strip()) == (0, listing([]))
