@@ -30,7 +30,7 @@ WH_FORK_LOCK(output_lock);      /* taking and writing, in order */
 static uint32_t watched_serial; /* session that was told; 0 none */
 static bool direct;             /* past the buffer of stdio */
 
-static bool is_watched(void)
+bool wh_output_expected(void)
 {
     uint32_t serial = __atomic_load_n(&watched_serial, __ATOMIC_ACQUIRE);
     return serial != 0 && serial == wh_session_serial();
@@ -89,7 +89,7 @@ static void run_output(void)
 static void watch(void)
 {
     uint64_t is_direct = 0;
-    if (is_watched() || whWatchOutput(&is_direct) != 0) {
+    if (wh_output_expected() || whWatchOutput(&is_direct) != 0) {
         return;
     }
     direct = is_direct != 0;
@@ -103,7 +103,7 @@ static void watch(void)
 void wh_output_expect(const void *program, size_t size_bytes)
 {
     static const char word[] = "printf";
-    if (program == NULL || is_watched() ||
+    if (program == NULL || wh_output_expected() ||
         memmem(program, size_bytes, word, sizeof(word) - 1) == NULL) {
         return;
     }
@@ -117,7 +117,7 @@ void wh_output_settle(uint16_t opcode, bool waits)
     /* Taking callbacks counts: what a kernel printed is there before its callback runs. */
     bool own =
         opcode == WH_OP_whTakeOutput || opcode == WH_OP_whWatchOutput || opcode == WH_OP_whWait;
-    if (own || (!waits && !is_watched())) {
+    if (own || (!waits && !wh_output_expected())) {
         return;
     }
     /* Also for what another thread has taken and not written yet. */
@@ -134,7 +134,7 @@ __attribute__((destructor)) static void take_last(void)
     struct timespec limit;
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec += WH_EXIT_PATIENCE_S;
-    if (is_watched() && pthread_mutex_timedlock(&output_lock, &limit) == 0) {
+    if (wh_output_expected() && pthread_mutex_timedlock(&output_lock, &limit) == 0) {
         take_output();
         pthread_mutex_unlock(&output_lock);
     }

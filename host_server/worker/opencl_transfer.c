@@ -621,6 +621,7 @@ int wh_skeleton_clFinish(struct wh_request *request)
         wh_block_begin(request->session);
         error = wh_cl->clFinish(queue);
         wh_block_end(request->session);
+        wh_cl_sweep_writes(); /* so that reference counts are those of an idle queue */
     }
     wh_cl_look(&reads, error == CL_SUCCESS ? queue : NULL);
     wh_cl_reply_error(request, WH_OP_clFinish, error);

@@ -272,10 +272,18 @@ static bool have_thread(void)
     if (served_serial != serial) {
         wh_service_begin();
         error = wh_service_start("wormhole-calls", serve_callbacks);
-        served_serial = error == 0 ? serial : served_serial;
+        if (error == 0) {
+            __atomic_store_n(&served_serial, serial, __ATOMIC_RELAXED);
+        }
     }
     pthread_mutex_unlock(&callback_lock);
     return error == 0;
+}
+
+bool wh_cl_has_callbacks(void)
+{
+    uint32_t serial = __atomic_load_n(&served_serial, __ATOMIC_RELAXED);
+    return serial != 0 && serial == wh_session_serial();
 }
 
 /* Registering. */
@@ -287,6 +295,7 @@ static cl_int enter(struct registration *registration, cl_int status)
     struct wh_call call;
     bool is_event = registration->opcode == WH_OP_clSetEventCallback;
     wh_cl_callback_began(object);
+    wh_cl_settle_writes(object->kind == WH_KIND_CONTEXT ? object : object->context);
     cl_int error = WH_CL_LOST;
     if (wh_call_begin(&call, registration->opcode) == 0) {
         wh_call_settles(&call);

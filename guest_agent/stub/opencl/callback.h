@@ -18,6 +18,9 @@ typedef void(CL_CALLBACK *wh_cl_notify)(const char *, const void *, size_t, void
 uint64_t wh_cl_notify_add(wh_cl_notify function, void *data);
 void wh_cl_notify_end(uint64_t id);
 
+/* Whether this session has had callbacks. */
+bool wh_cl_has_callbacks(void);
+
 /* Runs what the calls of this thread have made due. At the end of an API call, without locks. */
 void wh_cl_run_owed(void);
 

@@ -392,6 +392,10 @@ static cl_int answer_query(const struct wh_cl_query *query)
     if (query->kind == WH_KIND_KERNEL) {
         wh_cl_send_arguments((cl_kernel)query->object);
     }
+    if (asks_references(query)) {
+        struct wh_cl_object *object = (struct wh_cl_object *)query->object;
+        wh_cl_settle_writes(query->kind == WH_KIND_CONTEXT ? object : object->context);
+    }
     error = ask(query, query->size, query->value, query->size_ret);
     if (error == CL_SUCCESS && !wh_local_answers()) {
         (void)wh_cl_own_answer(query, &error); /* pointers of the application, not of the server */

@@ -28,6 +28,7 @@ static __thread bool foreign_waits __attribute__((tls_model("initial-exec")));
 static uint8_t *slab;
 static uint32_t used_cells = FIRST_FREE_CELL;
 static struct wh_cl_object *free_list;
+static uint32_t events_serial; /* last session that has had an event */
 static pthread_mutex_t slab_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Message for message, the last release must be the last one to arrive, also where the stub's own
  * thread releases what a callback held. */
@@ -180,8 +181,17 @@ struct wh_cl_object *wh_cl_object_new(uint32_t kind)
     object->serial = wh_session_serial();
     object->references = 1;
     object->own_references = 1;
+    if (kind == WH_KIND_EVENT) {
+        __atomic_store_n(&events_serial, object->serial, __ATOMIC_RELAXED);
+    }
     __atomic_store_n(&object->kind, kind, __ATOMIC_RELEASE);
     return object;
+}
+
+bool wh_cl_has_events(void)
+{
+    uint32_t serial = __atomic_load_n(&events_serial, __ATOMIC_RELAXED);
+    return serial != 0 && serial == wh_session_serial();
 }
 
 /* What an object owns apart from its cell. */
@@ -419,6 +429,9 @@ cl_int wh_cl_release(void *pointer, uint32_t kind, uint16_t opcode)
         wh_cl_reads_pending(object->handle)) {
         wh_cl_reads_go_on(object->handle); /* nobody can finish it any more */
     }
+    if (kind == WH_KIND_QUEUE && __atomic_load_n(&object->references, __ATOMIC_ACQUIRE) == 1) {
+        wh_cl_settle_writes(object->context);
+    }
     struct ended ended = {.count = 0};
     bool counted = kind != WH_KIND_DEVICE || wh_cl_is_sub_device(object);
     bool ordered = object->called && !wh_local_answers();
@@ -481,6 +494,11 @@ void wh_cl_keep_queue(struct wh_cl_object *object, cl_context context, cl_device
                       cl_command_queue_properties properties)
 {
     wh_cl_set_parent(object, (struct wh_cl_object *)context);
+    if (__atomic_add_fetch(&object->context->u.of_context.queues, 1, __ATOMIC_SEQ_CST) == 1) {
+        object->context->u.of_context.queue = object;
+    } else {
+        wh_cl_settle_writes(object->context);
+    }
     object->u.of_queue.device = (struct wh_cl_object *)device;
     object->u.of_queue.properties = properties;
 }

@@ -57,6 +57,10 @@ struct wh_cl_object {
             size_t properties_bytes;
             struct wh_cl_object **devices;
             uint32_t device_count;
+            uint32_t queues;            /* ever made in it */
+            struct wh_cl_object *queue; /* the first of them */
+            uint32_t writes_ahead;      /* transfer.c */
+            uint32_t writes_settled;
             uint32_t host_memory; /* buffer.c: whether the devices work in the host's memory */
             uint64_t notify;      /* number of the application's function for errors, 0 none */
         } of_context;
@@ -184,7 +188,11 @@ bool wh_cl_shape_known(uint64_t shape);
 void wh_cl_shape_learn(uint64_t shape);
 cl_int wh_cl_call_shape(struct wh_call *call, uint64_t shape); /* ends the call */
 
+/* Waits for the writes that went ahead in a context, and all before them (transfer.c). */
+void wh_cl_settle_writes(struct wh_cl_object *context);
+
 /* Events of enqueued commands. */
+bool wh_cl_has_events(void); /* whether this session has had any, of whatever kind */
 struct wh_cl_object *wh_cl_event_new(const void *queue, cl_command_type command, bool wanted);
 cl_int wh_cl_enqueued(struct wh_cl_object *created, cl_int error, cl_event *event);
 
@@ -345,6 +353,8 @@ struct wh_cl_read *wh_cl_read_new_rows(const struct wh_cl_rows *rows, size_t siz
 void wh_cl_read_put(struct wh_call *call, struct wh_cl_read *read); /* id and staging area */
 void wh_cl_read_add(struct wh_cl_read *read);
 void wh_cl_read_cancel(struct wh_cl_read *read);
+
+bool wh_cl_any_reads(void);
 
 /* Whether a pending read fills part of this memory. */
 bool wh_cl_read_into(const void *memory, size_t size_bytes);

@@ -190,10 +190,15 @@ static bool fills(const struct wh_cl_read *read, const void *memory, size_t size
     return read->to != NULL && to < begin + size_bytes && begin < to + extent;
 }
 
+bool wh_cl_any_reads(void)
+{
+    return __atomic_load_n(&pending_count, __ATOMIC_ACQUIRE) != 0;
+}
+
 bool wh_cl_read_into(const void *memory, size_t size_bytes)
 {
     bool found = false;
-    if (__atomic_load_n(&pending_count, __ATOMIC_ACQUIRE) == 0) {
+    if (!wh_cl_any_reads()) {
         return false;
     }
     uint32_t serial = wh_session_serial();

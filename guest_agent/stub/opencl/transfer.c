@@ -11,8 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "callback.h"
+#include "output.h"
+#include "wh_codec.h"
 #include "wh_opencl_kinds.h"
 #include "wh_wire.h"
+
+#define WRITES_AHEAD_MAX 64u
 
 cl_int wh_cl_check_objects(const struct wh_cl_transfer *transfer, bool image)
 {
@@ -399,6 +404,58 @@ cl_int wh_cl_write(const struct wh_cl_transfer *transfer, struct wh_cl_object *e
     return move_or_hold(transfer, event);
 }
 
+/* Whether a context has one queue, and never had another. */
+static bool has_one_queue(const struct wh_cl_object *context)
+{
+    return __atomic_load_n(&context->u.of_context.queues, __ATOMIC_SEQ_CST) == 1;
+}
+
+/*
+ * Whether a write that blocks may go one way, like one that does not. It is copied at its call,
+ * which is all that the API promises; but a program may count on more: that the write, and all
+ * before it in the queue, is complete. Nothing shows it the difference while it has one queue, in
+ * order, for what its context holds, and no events, callbacks, reads that do not block, or kernels
+ * that print. A second queue, the end of this one, a callback and a question for a reference count
+ * wait for what went ahead. So does one write of some: nothing else keeps a program that only
+ * writes from getting ever further ahead of its device.
+ */
+static bool may_go_ahead(const struct wh_cl_transfer *transfer)
+{
+    const struct wh_cl_object *queue = (const struct wh_cl_object *)transfer->queue;
+    struct wh_cl_object *context = queue->context;
+    if (transfer->blocking == CL_FALSE || transfer->from == NULL || !wh_oneway_calls() ||
+        transfer->size == 0 || transfer->size > WH_INLINE_BYTES_MAX || transfer->wait_count > 0) {
+        return false;
+    }
+    if ((queue->u.of_queue.properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) != 0 ||
+        !has_one_queue(context) || wh_cl_has_events() || wh_cl_has_callbacks() ||
+        wh_cl_any_reads() || wh_output_expected()) {
+        return false;
+    }
+    uint32_t number = __atomic_add_fetch(&context->u.of_context.writes_ahead, 1, __ATOMIC_SEQ_CST);
+    return number % WRITES_AHEAD_MAX != 0;
+}
+
+void wh_cl_settle_writes(struct wh_cl_object *context)
+{
+    uint32_t ahead = context == NULL ? 0 : wh_load32(&context->u.of_context.writes_ahead);
+    if (ahead != 0 && ahead != wh_load32(&context->u.of_context.writes_settled)) {
+        (void)wh_cl_finish(context->u.of_context.queue); /* what fails shows in a call to come */
+        wh_store32(&context->u.of_context.writes_settled, ahead);
+    }
+}
+
+static cl_int write_ahead(struct wh_cl_transfer *transfer)
+{
+    transfer->blocking = CL_FALSE;
+    cl_int error = wh_cl_write(transfer, NULL);
+    struct wh_cl_object *context = ((struct wh_cl_object *)transfer->queue)->context;
+    if (error == CL_SUCCESS && !has_one_queue(context)) {
+        wh_cl_settle_writes(context); /* it came meanwhile, and may have settled before */
+    }
+    return error;
+}
+
 /* What both entry points do around the transfer itself. */
 static cl_int enqueue(struct wh_cl_transfer *transfer, cl_command_type command, cl_event *event)
 {
@@ -411,6 +468,9 @@ static cl_int enqueue(struct wh_cl_transfer *transfer, cl_command_type command, 
     }
     if (error != CL_SUCCESS) {
         return error;
+    }
+    if (event == NULL && may_go_ahead(transfer)) {
+        return write_ahead(transfer);
     }
     struct wh_cl_object *created = NULL;
     error = wh_cl_transfer_begin(transfer, transfer->size, command, event != NULL, &created);

@@ -17,6 +17,9 @@
 static const char *const source =
     "__kernel void put(__global int *to, int value) { to[get_global_id(0)] = value; }\n"
     "__kernel void add(__global int *to, int value) { to[get_global_id(0)] += value; }\n"
+    "__kernel void crawl(__global int *to, int rounds)\n"
+    "{ uint x = to[0]; for (int i = 0; i < rounds; i++) x = x * 1664525u + 1013904223u;\n"
+    "  to[0] = (int)x | 1; }\n"
     "__kernel void turn(__read_only image2d_t from, __write_only image2d_t to)\n"
     "{ const sampler_t how = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | "
     "CLK_FILTER_NEAREST;\n"
@@ -1149,6 +1152,89 @@ static void waits_that_fail(void)
     }
 }
 
+#define AHEAD 200
+#define CRAWL                                                                                      \
+    100000000 /* steps, each of which needs the one before: a tenth of a second and more */
+
+static cl_uint references_of(cl_mem buffer)
+{
+    cl_uint count = 0;
+    OK(clGetMemObjectInfo(buffer, CL_MEM_REFERENCE_COUNT, sizeof(count), &count, NULL));
+    return count;
+}
+
+static int first_of(cl_command_queue where, cl_mem buffer)
+{
+    int value = 0;
+    OK(clEnqueueReadBuffer(where, buffer, CL_TRUE, 0, sizeof(value), &value, 0, NULL, NULL));
+    return value;
+}
+
+/* Writes that block, without anything that shows whether they have waited. */
+static void writes_in_order(void)
+{
+    const size_t one = 1;
+    const int more = 1000;
+    cl_int error = CL_SUCCESS;
+    cl_mem buffer = buffer_of(64, CL_MEM_READ_WRITE, NULL);
+    cl_kernel kernel = clCreateKernel(program, "add", &error);
+    OK(error);
+    OK(clSetKernelArg(kernel, 0, sizeof(buffer), &buffer));
+    OK(clSetKernelArg(kernel, 1, sizeof(more), &more));
+    for (int i = 0; i < AHEAD; i++) {
+        int value = i;
+        OK(clEnqueueWriteBuffer(queue, buffer, CL_TRUE, 0, sizeof(value), &value, 0, NULL, NULL));
+        value = -1;
+        OK(clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &one, NULL, 0, NULL, NULL));
+    }
+    EXPECT(first_of(queue, buffer), AHEAD - 1 + more);
+    OK(clReleaseKernel(kernel));
+    OK(clReleaseMemObject(buffer));
+}
+
+/* Behind a kernel that takes its time; the shape of the write is known to succeed. */
+static cl_mem written_behind(int value)
+{
+    const int before = 1;
+    cl_mem buffer = buffer_of(64, CL_MEM_READ_WRITE, NULL);
+    cl_mem busy = buffer_of(64, CL_MEM_READ_WRITE, NULL);
+    OK(clEnqueueWriteBuffer(queue, buffer, CL_TRUE, 0, sizeof(before), &before, 0, NULL, NULL));
+    launch(queue, "crawl", busy, CRAWL, 1, 0, NULL);
+    OK(clEnqueueWriteBuffer(queue, buffer, CL_TRUE, 0, sizeof(value), &value, 0, NULL, NULL));
+    OK(clReleaseMemObject(busy));
+    return buffer;
+}
+
+/* Whatever could tell that a write which blocks has not waited finds it complete. */
+static void writes_are_complete(void)
+{
+    cl_mem counted = written_behind(11);
+    EXPECT(references_of(counted), 1);
+    cl_mem buffer = written_behind(12);
+    cl_command_queue other = new_queue(0);
+    launch(other, "add", buffer, 100, 1, 0, NULL);
+    EXPECT(first_of(other, buffer), 112);
+    EXPECT(first_of(other, counted), 11);
+    OK(clReleaseMemObject(buffer));
+    buffer = written_behind(13); /* now with a second queue */
+    launch(other, "add", buffer, 100, 1, 0, NULL);
+    EXPECT(first_of(other, buffer), 113);
+    OK(clReleaseCommandQueue(other));
+    OK(clReleaseMemObject(buffer));
+    OK(clReleaseMemObject(counted));
+}
+
+/* The same of the queue's end. */
+static void queue_ends_behind_write(void)
+{
+    cl_mem buffer = written_behind(14);
+    OK(clReleaseCommandQueue(queue));
+    queue = new_queue(0);
+    launch(queue, "add", buffer, 100, 1, 0, NULL);
+    EXPECT(first_of(queue, buffer), 114);
+    OK(clReleaseMemObject(buffer));
+}
+
 int main(int argc, char **argv)
 {
 #define S(name) {#name, name, false}
@@ -1175,6 +1261,9 @@ int main(int argc, char **argv)
         S(image_transfers),
         S(image_transfers_are_whole),
         S(image_mapped_often),
+        S(writes_in_order),
+        S(writes_are_complete),
+        S(queue_ends_behind_write),
     };
     if (argc == 1) {
         list_scenarios(scenarios, LENGTH(scenarios));

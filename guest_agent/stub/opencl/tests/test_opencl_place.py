@@ -82,3 +82,30 @@ def test_bytes_that_maps_of_an_image_move(
         expect_ok(run_client([client, "image_mapped_often"], environment), ["image_mapped_often"])
     counters = json.loads(stats.read_text(encoding="utf-8").splitlines()[-1])
     assert counters["bytes_sent"] + counters["bytes_received"] in moved
+
+
+WRITES = ("writes_in_order", "writes_are_complete", "queue_ends_behind_write")
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize(
+    "chosen",
+    [PRESETS["native"], *(place for place, _ in PLACES[::2])],
+    ids=lambda chosen: chosen.name,
+)
+def test_writes_that_need_not_wait_look_as_if_they_had(
+    client: Path, chosen: System, name: str, tmp_path: Path
+) -> None:
+    """Each in a session of its own: a second queue, or an event, ends the going ahead."""
+    with serving(chosen, tmp_path) as environment:
+        expect_ok(run_client([client, name], environment), [name])
+
+
+def test_round_trips_of_writes_that_need_not_wait(client: Path, tmp_path: Path) -> None:
+    stats = tmp_path / "stats.jsonl"
+    with serving(PLACES[0][0], tmp_path) as environment:
+        environment |= {"WORMHOLE_STATS": str(stats)}
+        expect_ok(run_client([client, WRITES[0]], environment), [WRITES[0]])
+    counters = json.loads(stats.read_text(encoding="utf-8").splitlines()[-1])
+    # Of 200 one in 64 waits, and the first, which teaches the shape; the rest opens and builds.
+    assert counters["round_trips"] < 100
