@@ -100,11 +100,9 @@ def _speedup(run: Run, comparisons: Sequence[Comparison]) -> Chart | None:
                     "baseline": comparison.baseline,
                 }
             )
-    baselines = dict.fromkeys(c.baseline for c in shown)
-    one = next(iter(baselines)) if len(baselines) == 1 else "the baseline of each part"
     return _chart(
         "speedup",
-        f"Speed relative to {one}",
+        "Speed relative to each part's baseline",
         "bars: geometric mean of the ratios of each round; whiskers: 95 % interval"
         " (none with fewer than 3 rounds)",
         panels,

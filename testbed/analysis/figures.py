@@ -39,7 +39,7 @@ PNG_COLOURS = 128
 PANEL_INCHES = (4.8, 3.4)
 PANELS_LIMIT = 6  # of one figure; more are continued in another
 PANELS_LIMITS = {"ladder": 4, "functions": 4}  # of these
-LOG_RATIO = 10  # ratios further apart than this are drawn on a logarithmic axis
+LOG_RATIO = 30  # ratios further apart than this are drawn on a logarithmic axis
 BAR_INCHES = 0.17
 PANEL_BARS = 18  # more bars than these make a panel wider
 CAPTION_COLUMNS = 84  # per panel side by side
@@ -127,11 +127,20 @@ def _draw_chart(run: Run, chart: Chart, looks: Mapping[str, Look], out: Path) ->
         name = chart.kind if number == 1 else f"{chart.kind}-{number}"
         text = caption(run, chart)
         figure = _DRAWERS[chart.kind](panels, looks, run.baseline)
-        _finish(figure, chart.title, text, len(panels))
+        title = _title(chart, panels)
+        _finish(figure, title, text, len(panels))
         records = tuple(record for panel in panels for record in panel.records)
         files = (*_save(figure, out / name), _save_data(records, out / f"{name}.csv"))
-        drawn.append(Drawn(name, chart.title, text, records, files))
+        drawn.append(Drawn(name, title, text, records, files))
     return drawn
+
+
+def _title(chart: Chart, panels: Sequence[Panel]) -> str:
+    """What a figure shows; the baseline's name where all its panels have the same one."""
+    found = {record.get("baseline") for panel in panels for record in panel.records}
+    if chart.kind == "speedup" and len(found) == 1:
+        return f"Speed relative to {found.pop()}"
+    return chart.title
 
 
 def _speedup(panels: Sequence[Panel], looks: Mapping[str, Look], baseline: str) -> Figure:

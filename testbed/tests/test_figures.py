@@ -222,7 +222,16 @@ def test_parts_that_measure_the_same_are_told_apart_and_drawn_once_over_batches(
     parts = manifest["experiment"]["parts"]
     parts[0]["name"], parts[1]["name"] = "more-replay", "replay"
     (run.path / "manifest.json").write_text(json.dumps(manifest))
-    assert [panel.title for panel in charts_of(run.path)["speedup"].panels] == [
+    chart = charts_of(run.path)["speedup"]
+    assert [panel.title for panel in chart.panels] == [
         "more-replay: replay, process placement",
         "replay: replay, process placement",
     ]
+    # A title names the baseline that all of a figure's panels have, and no other.
+    of_parts = draw(load_run(run.path), [chart], tmp_path / "figures")
+    assert [figure.title for figure in of_parts] == ["Speed relative to tcp-sync"]
+    parts[1]["baseline"] = "native"
+    (run.path / "manifest.json").write_text(json.dumps(manifest))
+    chart = charts_of(run.path)["speedup"]
+    of_parts = draw(load_run(run.path), [chart], tmp_path / "figures")
+    assert [figure.title for figure in of_parts] == ["Speed relative to each part's baseline"]
