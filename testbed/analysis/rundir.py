@@ -14,6 +14,7 @@ MANIFEST = "manifest.json"
 TRIALS = "trials.jsonl"
 EVENTS = "events"
 LOGS = "logs"
+OWN_METRIC = "program."  # before the name of a metric that a program prints itself
 COMPRESSED = ".gz"  # behind the name of events in a run that was published
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.analysis.measure import Metric, measure, step_durations_ms
-from testbed.analysis.rundir import TRIALS, read_lines, read_manifest
+from testbed.analysis.rundir import OWN_METRIC, TRIALS, read_lines, read_manifest
 from testbed.errors import TestbedError
 
 
@@ -184,9 +184,9 @@ def _sample(run: Path, entry: Mapping[str, Any], own_units: Mapping[str, str]) -
         logs=tuple(str(entry[key]) for key in ("logs", "vm_logs") if entry.get(key)),
         metrics=measure(events, warmup_steps),
         own={
-            name: float(entry["metrics"][name])
+            name: float(value)
             for name in own_units
-            if isinstance(entry.get("metrics", {}).get(name), int | float)
+            if isinstance(value := entry.get("metrics", {}).get(OWN_METRIC + name), int | float)
         },
         step_ms=step_durations_ms(events, warmup_steps),
     )

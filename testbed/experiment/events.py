@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from testbed.analysis.rundir import OWN_METRIC
 from testbed.errors import TestbedError
 from testbed.experiment.workload import OwnMetric
 
-OWN_METRIC = "program."  # before the name of a metric that a program prints itself
 LINE_LIMIT = 1 << 16
 OUTPUT_LIMIT_BYTES = 64 << 20
 STEPS_LIMIT = 1_000_000

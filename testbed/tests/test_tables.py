@@ -15,6 +15,7 @@ from testbed.analysis import tables
 from testbed.analysis.charts import charts, processor_parts
 from testbed.analysis.measure import measure, own_cpu_s
 from testbed.analysis.report import tabulate
+from testbed.analysis.rundir import OWN_METRIC
 from testbed.analysis.samples import Group, load_run
 from testbed.errors import TestbedError
 from testbed.experiment.plan import make_plan
@@ -200,7 +201,10 @@ def test_what_a_program_measured_itself_has_its_table(tmp_path: Path) -> None:
     for line in lines:
         if line["system"] == "wormhole":
             # A figure of any sign; one that a trial lacks is left out.
-            line["metrics"] = {"bandwidth": 10.0 + line["round"], "error": -0.5}
+            line["metrics"] = {
+                f"{OWN_METRIC}bandwidth": 10.0 + line["round"],
+                f"{OWN_METRIC}error": -0.5,
+            }
     trials.write_text("".join(json.dumps(line) + "\n" for line in lines))
     report = tabulate(path)
     rows = {row.system: row for row in report.comparisons[0].rows}
