@@ -584,8 +584,10 @@ static int exchange(struct wh_call *call, struct wh_lane *lane)
     if (error != 0) {
         return error;
     }
+    call->thread->habit = &call->thread->habits[call->opcode % WH_HABITS];
     error =
         call->client->transport->receive(call->client, call->thread, lane, call->buffer, &reply);
+    call->thread->habit = NULL;
     if (error != 0) {
         return error;
     }

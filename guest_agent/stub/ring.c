@@ -29,16 +29,18 @@ static int check_heartbeat(struct wh_client *client, struct heartbeat *heartbeat
     return wh_client_fail(client, "the worker's heartbeat has stood still for 10 s");
 }
 
-static bool spin(struct wh_client *client, const struct wh_thread *thread, const uint32_t *word,
+static bool spin(struct wh_client *client, struct wh_thread *thread, const uint32_t *word,
                  uint32_t value)
 {
     const struct wh_config *config = client->config;
-    const uint64_t spin_ticks = thread->idle ? 0 : config->spin_ticks;
+    struct wh_spin_habit *habit = wh_thread_habit(thread);
+    const uint64_t spin_ticks = thread->idle ? 0 : wh_spin_bound(habit, config->spin_ticks);
     uint64_t start_ticks = 0;
     do {
         for (int i = 0; i < WH_POLLS_PER_CLOCK; i++) {
             /* Pairs with the worker's release store of the same word. */
             if (wh_load_acquire32(word) != value) {
+                wh_spin_ended(habit, true);
                 return true;
             }
             if (spin_ticks == 0) {
@@ -50,6 +52,7 @@ static bool spin(struct wh_client *client, const struct wh_thread *thread, const
             start_ticks = wh_ticks();
         }
     } while (wh_ticks() - start_ticks < spin_ticks && wh_client_check(client) == 0);
+    wh_spin_ended(habit, false);
     return false;
 }
 

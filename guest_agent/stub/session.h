@@ -19,6 +19,7 @@
 #include "stats.h"
 #include "times.h"
 #include "wh_codec.h"
+#include "wh_spin.h"
 
 #define WH_LANE_COUNT WH_SLOT_COUNT
 /* Threads in calls that may wait for long: the rest of the lanes is for calls that end the wait. */
@@ -36,6 +37,8 @@ struct wh_buffer {
     struct wh_buffer *next;
 };
 
+#define WH_HABITS 64u /* a function's waits go by its opcode's remainder */
+
 /* One application thread that has called the stub; registered so that counters can be summed. */
 struct wh_thread {
     struct wh_thread *next;
@@ -47,12 +50,20 @@ struct wh_thread {
     bool serves; /* a thread of the stub's own */
     bool idle;   /* waits for the server alone: no spinning, few looks */
     uint32_t owed_count;
-    uint32_t owed_batches[WH_OWED_MAX]; /* callbacks that its calls made, see wh_take_owed */
-    uint64_t messages_before;           /* counters.messages when the latest API call began */
-    struct wh_buffer *buffers;          /* free ones */
-    int epoll_fd;                       /* unix: its own look at the wake eventfd; -1 none */
-    uint32_t epoll_serial;              /* of the session that epoll_fd belongs to */
+    uint32_t owed_batches[WH_OWED_MAX];     /* callbacks that its calls made, see wh_take_owed */
+    uint64_t messages_before;               /* counters.messages when the latest API call began */
+    struct wh_buffer *buffers;              /* free ones */
+    struct wh_spin_habit habits[WH_HABITS]; /* of its waits for replies */
+    struct wh_spin_habit room;              /* of those for room in the ring or the arena */
+    struct wh_spin_habit *habit;            /* that of the reply it waits for; NULL: `room` */
+    int epoll_fd;                           /* unix: its own look at the wake eventfd; -1 none */
+    uint32_t epoll_serial;                  /* of the session that epoll_fd belongs to */
 };
+
+static inline struct wh_spin_habit *wh_thread_habit(struct wh_thread *thread)
+{
+    return thread->habit != NULL ? thread->habit : &thread->room;
+}
 
 struct wh_lane {
     uint32_t busy;

@@ -207,11 +207,16 @@ static ssize_t receive_some(struct wh_client *client, struct wh_thread *thread, 
 {
     const struct wh_config *config = client->config;
     struct pollfd wait = {.fd = fd, .events = POLLIN};
+    struct wh_spin_habit *habit = wh_thread_habit(thread);
+    const uint64_t spin_ticks = thread->idle ? 0 : wh_spin_bound(habit, config->spin_ticks);
     uint64_t start_ticks = wh_ticks();
     uint64_t since_ns = 0;
     for (;;) {
         ssize_t got = recv(fd, to, size_bytes, MSG_DONTWAIT);
         if (got >= 0) {
+            if (!*asleep) {
+                wh_spin_ended(habit, true);
+            }
             return got;
         }
         if (errno != EAGAIN && errno != EINTR) {
@@ -220,12 +225,13 @@ static ssize_t receive_some(struct wh_client *client, struct wh_thread *thread, 
         if (wh_client_check(client) != 0) {
             return -EPIPE;
         }
-        if (!*asleep && !thread->idle && wh_ticks() - start_ticks < config->spin_ticks) {
+        if (!*asleep && wh_ticks() - start_ticks < spin_ticks) {
             wh_pause(config->pause_is_cheap);
             continue;
         }
         if (!*asleep) {
             wh_count(&thread->counters.sleeps, 1);
+            wh_spin_ended(habit, false);
             *asleep = true;
         }
         if (since_ns != 0 && check_silence(client, since_ns) != 0) {

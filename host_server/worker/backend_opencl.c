@@ -21,6 +21,7 @@
 
 static struct wh_opencl_table table;
 const struct wh_opencl_table *wh_cl = &table;
+const struct wh_opencl_table *const wh_cl_own = &table;
 struct wh_cl_devices wh_cl_devices;
 bool wh_cl_requests_stay;
 

@@ -19,6 +19,9 @@
 /* The real library; filled by wh_cl_load. */
 extern const struct wh_opencl_table *wh_cl;
 
+/* The same, never measured: for calls that native does not make, which are no backend's time. */
+extern const struct wh_opencl_table *const wh_cl_own;
+
 /* Generated: the same functions, each measured (times.h). */
 const struct wh_opencl_table *wh_cl_timed(const struct wh_opencl_table *real);
 

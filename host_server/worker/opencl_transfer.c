@@ -303,7 +303,7 @@ void wh_cl_sweep_writes(void)
         struct pending_write *write = *link;
         if (__atomic_load_n(&write->done, __ATOMIC_ACQUIRE) != 0) {
             *link = write->next;
-            wh_cl->clReleaseEvent(write->event);
+            wh_cl_own->clReleaseEvent(write->event);
             free_write(write);
         } else {
             link = &write->next;
@@ -347,7 +347,7 @@ static void watch_write(struct pending_write *write, cl_event event)
     write->next = writes;
     writes = write;
     pthread_mutex_unlock(&writes_lock);
-    if (wh_cl->clSetEventCallback(event, CL_COMPLETE, write_done, write) != CL_SUCCESS) {
+    if (wh_cl_own->clSetEventCallback(event, CL_COMPLETE, write_done, write) != CL_SUCCESS) {
         wh_cl->clWaitForEvents(1, &event);
         write_done(event, CL_COMPLETE, write);
     }

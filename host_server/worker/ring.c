@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "times.h"
+#include "wh_spin.h"
 
 #define WH_POLLS_PER_CLOCK 16
 #define WH_TAIL_STEP_BYTES                                                                         \
@@ -32,6 +33,7 @@ struct wh_ring {
     uint32_t role; /* 1 while somebody leads; guards tail and tail_published */
     uint64_t tail;
     uint64_t tail_published;
+    struct wh_spin_habit habit; /* of the leader's waits for requests; the role's */
 
     pthread_mutex_t threads_lock;
     uint32_t thread_count;
@@ -291,6 +293,7 @@ static uint64_t wait_for_request(struct wh_ring *ring)
 {
     const struct wh_session *session = ring->session;
     const uint64_t *word = &session->header->head;
+    const uint64_t spin_ticks = wh_spin_bound(&ring->habit, session->spin_ticks);
     uint64_t start_ticks = 0;
     uint64_t head = 0;
     do {
@@ -298,9 +301,10 @@ static uint64_t wait_for_request(struct wh_ring *ring)
             /* Pairs with the client's release store after it has written the request. */
             head = wh_load_acquire64(word);
             if (head != ring->tail) {
+                wh_spin_ended(&ring->habit, true);
                 return head;
             }
-            if (session->spin_ticks == 0) {
+            if (spin_ticks == 0) {
                 return head;
             }
             wh_pause(session->pause_is_cheap);
@@ -308,7 +312,8 @@ static uint64_t wait_for_request(struct wh_ring *ring)
         if (start_ticks == 0) {
             start_ticks = wh_ticks();
         }
-    } while (wh_ticks() - start_ticks < session->spin_ticks);
+    } while (wh_ticks() - start_ticks < spin_ticks);
+    wh_spin_ended(&ring->habit, false);
     return head;
 }
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "times.h"
+#include "wh_spin.h"
 
 #define WH_FIRST_BUFFER_BYTES 65536u
 #define WH_KEPT_BUFFER_BYTES (1024u * 1024u) /* a larger buffer is given back after its message */
@@ -26,6 +27,7 @@ struct connection {
     struct wh_executor *executor;
     size_t start_bytes; /* what lies in the executor's buffer: [start, end) */
     size_t end_bytes;
+    struct wh_spin_habit habit; /* of the waits for its next bytes */
 
     uint32_t pending;          /* sequence of the request being read or executed; 0 none */
     uint32_t pending_at_beat;  /* what it was at the latest beat; the main thread's */
@@ -48,22 +50,27 @@ static ssize_t receive_some(struct connection *connection, void *to, size_t size
     struct wh_executor *executor = connection->executor;
     const struct wh_session *session = executor->session;
     struct pollfd wait = {.fd = connection->socket, .events = POLLIN};
+    const uint64_t spin_ticks = wh_spin_bound(&connection->habit, session->spin_ticks);
     uint64_t start_ticks = wh_ticks();
     bool asleep = false;
     for (;;) {
         ssize_t got = recv(connection->socket, to, size_bytes, MSG_DONTWAIT);
         if (got >= 0) {
+            if (!asleep) {
+                wh_spin_ended(&connection->habit, true);
+            }
             return got;
         }
         if (errno != EAGAIN && errno != EINTR) {
             return -errno;
         }
-        if (!asleep && wh_ticks() - start_ticks < session->spin_ticks) {
+        if (!asleep && wh_ticks() - start_ticks < spin_ticks) {
             wh_pause(session->pause_is_cheap);
             continue;
         }
         if (!asleep) {
             wh_count(&executor->counters.sleeps, 1);
+            wh_spin_ended(&connection->habit, false);
             asleep = true;
         }
         poll(&wait, 1, -1);

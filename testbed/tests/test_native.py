@@ -116,7 +116,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 @pytest.mark.parametrize(
     "case",
     ["basic", "sizes", "too_large", "threads", "order", "blocked", "many_blocked", "bulk", "fork",
-     "unknown_opcode"],
+     "habit", "unknown_opcode"],
 )  # fmt: skip
 def test_case(bench: Bench, case: str, transport: str) -> None:
     bench.run(case, transport=transport)

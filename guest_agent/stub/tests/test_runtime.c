@@ -341,6 +341,22 @@ static void case_pingpong(void)
     }
 }
 
+/* How many of the waits that never end in time spin for their whole bound. */
+static void case_habit(void)
+{
+    struct wh_spin_habit habit = {0};
+    unsigned int whole = 0;
+    for (int i = 0; i < 160; i++) {
+        whole += wh_spin_bound(&habit, 1600) == 1600 ? 1 : 0;
+        wh_spin_ended(&habit, false);
+    }
+    CHECK(whole == 13, "%u of 160 waits in vain", whole); /* after 1, 3, 7 and ten times 15 */
+    wh_spin_ended(&habit, true);
+    CHECK(wh_spin_bound(&habit, 1600) == 1600, "one in time is not taken %s", "up");
+    wh_spin_ended(&habit, false);
+    CHECK(wh_spin_bound(&habit, 1600) == 100, "the next one is not %s", "short");
+}
+
 /* Exactly one notification a call each way. */
 static void case_always(void)
 {
@@ -625,6 +641,7 @@ int main(int argc, char **argv)
         {"ring_full", case_ring_full},
         {"fork", case_fork},
         {"pingpong", case_pingpong},
+        {"habit", case_habit},
         {"always", case_always},
         {"killed_worker", case_killed_worker},
         {"stopped_before_bulk", case_stopped_before_bulk},
