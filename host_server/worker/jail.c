@@ -27,12 +27,19 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #if !defined(__x86_64__)
 #error "the system-call filter is written for x86_64"
+#endif
+
+/* Where device files are; a test has nodes of its own. */
+#ifndef DEVICES
+#define DEVICES "/dev"
 #endif
 
 #define FILE_BYTES_MAX (1ULL << 30)
@@ -84,12 +91,17 @@ int wh_jail_report_json(const struct wh_jail_report *report, char *text, size_t 
                          i > 0 ? "," : "", part_names[i],
                          report->parts[i].reached ? "true" : "false", report->parts[i].how);
     }
-    if (wrote < 0 || (size_t)wrote + 2 >= text_bytes - used) {
+    if (wrote < 0 || (size_t)wrote >= text_bytes - used) {
         return -ENOSPC;
     }
     used += (size_t)wrote;
-    memcpy(text + used, "}}", 3);
-    return (int)(used + 2);
+    wrote = report->devices[0] == '\0' ? snprintf(text + used, text_bytes - used, "}}")
+                                       : snprintf(text + used, text_bytes - used,
+                                                  "},\"devices\":\"%s\"}", report->devices);
+    if (wrote < 0 || (size_t)wrote >= text_bytes - used) {
+        return -ENOSPC;
+    }
+    return (int)used + wrote;
 }
 
 /* ---- configuration ---- */
@@ -135,6 +147,8 @@ static int parse_pair(struct wh_jail_config *config, const char *key, const char
         config->gid = (gid_t)number;
     } else if (strcmp(key, "gpu") == 0) {
         config->gpu = number != 0;
+    } else if (strcmp(key, "report") == 0) {
+        config->report_refused = number != 0;
     } else if (strcmp(key, "processes") == 0) {
         config->processes_max = (unsigned)number;
     } else if (strcmp(key, "files") == 0) {
@@ -392,12 +406,38 @@ static const char *const executable[] = {
     NULL,
 };
 static const char *const writable_devices[] = {"/dev/null", NULL};
-static const char *const gpu_devices[] = {"/dev/nvidia*", "/dev/dri", "/dev/kfd",
-                                          "/dev/nvidia-caps", NULL};
+/* NVIDIA's nodes (GPUs, control, unified memory, mode setting; capabilities in a folder), and those
+ * of the kernel's own graphics and compute drivers. */
+static const char *const gpu_devices[] = {
+    DEVICES "/nvidia[0-9]*",
+    DEVICES "/nvidiactl",
+    DEVICES "/nvidia-uvm",
+    DEVICES "/nvidia-uvm-tools",
+    DEVICES "/nvidia-modeset",
+    DEVICES "/nvidia-caps",
+    DEVICES "/nvidia-caps-imex-channels",
+    DEVICES "/dri",
+    DEVICES "/kfd",
+    NULL,
+};
+/* How user-mode drivers learn what the GPUs are and how the machine is built. */
 static const char *const gpu_readable[] = {
-    "/proc/driver", "/proc/modules", "/proc/devices",    "/proc/self",        "/sys/module",
-    "/sys/bus/pci", "/sys/class",    "/sys/devices",     "/sys/dev",          "/etc/vulkan",
-    "/etc/nvidia",  "/opt",          "/usr/local/cuda*", "/usr/share/nvidia", NULL,
+    "/proc/driver/nvidia",
+    "/proc/driver/nvidia-caps",
+    "/proc/driver/nvidia-uvm",
+    "/proc/modules",
+    "/proc/devices",
+    "/sys/module/nvidia*",
+    "/sys/module/amdgpu",
+    "/sys/bus/pci",
+    "/sys/class/drm",
+    "/sys/class/kfd",
+    "/sys/devices",
+    "/sys/dev/char",
+    "/etc/nvidia",
+    "/usr/local/cuda*",
+    "/usr/share/nvidia",
+    NULL,
 };
 
 static int fill_ruleset(const struct files *files, const struct wh_jail_config *config)
@@ -476,17 +516,95 @@ static void enter_files(int ruleset_fd, int version, struct wh_jail_report *repo
     close(ruleset_fd);
 }
 
+/* ---- device files of GPUs ---- */
+
+#define GROUPS_MAX 8
+#define NODES_BYTES 224
+
+struct groups {
+    gid_t ids[GROUPS_MAX];
+    int count;
+};
+
+static void add_text(char *text, size_t text_bytes, const char *more)
+{
+    size_t used = strlen(text);
+
+    if (strlen(more) + 2 < text_bytes - used) {
+        snprintf(text + used, text_bytes - used, "%s%s", used > 0 ? " " : "", more);
+    }
+}
+
+/* A node that its group alone may use needs that group; one that not even a group may use is said
+ * to be closed. */
+static void judge_device(const char *path, const struct stat *status, struct groups *groups,
+                         char *open_ones, char *closed_ones)
+{
+    if ((status->st_mode & 0006) == 0006) {
+        add_text(open_ones, NODES_BYTES, path);
+    } else if ((status->st_mode & 0060) == 0060 && status->st_gid != 0) {
+        bool known = false;
+
+        for (int i = 0; i < groups->count; i++) {
+            known = known || groups->ids[i] == status->st_gid;
+        }
+        if (!known && groups->count < GROUPS_MAX) {
+            groups->ids[groups->count++] = status->st_gid;
+            known = true;
+        }
+        add_text(known ? open_ones : closed_ones, NODES_BYTES, path);
+    } else {
+        add_text(closed_ones, NODES_BYTES, path);
+    }
+}
+
+/* Looks at the device nodes that the file rules open: which there are, and which groups it takes to
+ * use them with a user of our own. */
+static void find_devices(const struct wh_jail_config *config, struct groups *groups,
+                         struct wh_jail_report *report)
+{
+    char open_ones[NODES_BYTES] = "";
+    char closed_ones[NODES_BYTES] = "";
+
+    groups->count = 0;
+    if (!config->gpu) {
+        return;
+    }
+    for (const char *const *pattern = gpu_devices; *pattern != NULL; pattern++) {
+        char inside[128];
+        glob_t found;
+
+        snprintf(inside, sizeof(inside), "%s/*", *pattern);
+        if (glob(*pattern, GLOB_NOSORT, NULL, &found) != 0) {
+            continue;
+        }
+        glob(inside, GLOB_NOSORT | GLOB_APPEND, NULL, &found);
+        for (size_t i = 0; i < found.gl_pathc; i++) {
+            struct stat status;
+
+            if (stat(found.gl_pathv[i], &status) == 0 && S_ISCHR(status.st_mode)) {
+                judge_device(found.gl_pathv[i], &status, groups, open_ones, closed_ones);
+            }
+        }
+        globfree(&found);
+    }
+    snprintf(report->devices, sizeof(report->devices), "%s%s%s",
+             open_ones[0] != '\0' ? open_ones : "no device file of a GPU that may be used",
+             closed_ones[0] != '\0' ? "; no right to use " : "", closed_ones);
+}
+
 /* ---- user and privileges ---- */
 
 /* Returns 0 or, when only half of the change could be made, -errno. */
-static int enter_user(const struct wh_jail_config *config, struct wh_jail_report *report)
+static int enter_user(const struct wh_jail_config *config, const struct groups *groups,
+                      struct wh_jail_report *report)
 {
     if (config->uid == 0) {
         say(report, WH_JAIL_USER, false, "not root: the session runs as uid %u",
             (unsigned)geteuid());
         return 0;
     }
-    if (setgroups(0, NULL) != 0) {
+    if (setgroups((size_t)groups->count, groups->ids) != 0) {
         say(report, WH_JAIL_USER, false, "setgroups: %s", strerror(errno));
         return 0;
     }
@@ -737,9 +855,71 @@ static void seal_notifications(struct program *program, const struct wh_jail_con
     refuse_call(program, SYS_sendmmsg, denied);
 }
 
+/*
+ * No new sockets. NVIDIA's driver alone gets one kind: its library listens on an abstract name, for
+ * processes that would share memory with it, and does not start where it cannot. It connects to
+ * nothing, and a socket of this kind sends nothing before it has; so that is refused.
+ */
+static void judge_sockets(struct program *program, const struct wh_jail_config *config,
+                          uint32_t refusal)
+{
+    if (!config->gpu) {
+        refuse_call(program, SYS_socket, refusal | EAFNOSUPPORT);
+        return;
+    }
+    step(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 7));
+    load(program, ARGUMENT(0));
+    step(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 0, 3));
+    load(program, ARGUMENT(1));
+    step(program, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xf));
+    step(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SOCK_SEQPACKET, 1, 0));
+    give(program, refusal | EAFNOSUPPORT);
+    load(program, offsetof(struct seccomp_data, nr));
+    refuse_call(program, SYS_connect, refusal | EPERM);
+}
+
+/*
+ * With `report_refused` a refused call raises SIGSYS, whose handler names it once and lets it fail
+ * as it would have. For finding out what a driver needs, and for nothing else: a program that is
+ * executed (PoCL's linker) has no such handler and ends with its first refused call.
+ */
+static void say_refused(int signal_number, siginfo_t *info, void *context)
+{
+    static volatile unsigned char said[SYSCALL_LAST + 1];
+    ucontext_t *machine = context;
+    int number = info->si_syscall;
+    char line[64] = "refused system call ";
+    size_t used = strlen(line);
+
+    (void)signal_number;
+    machine->uc_mcontext.gregs[REG_RAX] = -(greg_t)info->si_errno;
+    if (number < 0 || number > SYSCALL_LAST || said[number] != 0) {
+        return;
+    }
+    said[number] = 1;
+    for (int power = 100; power > 0; power /= 10) {
+        if (number >= power || power == 1) {
+            line[used++] = (char)('0' + number / power % 10);
+        }
+    }
+    line[used++] = '\n';
+    if (write(STDERR_FILENO, line, used) < 0) {
+        return; /* nobody listens */
+    }
+}
+
+static void watch_refused(void)
+{
+    struct sigaction action = {.sa_sigaction = say_refused, .sa_flags = SA_SIGINFO | SA_RESTART};
+
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGSYS, &action, NULL);
+}
+
 static void build_program(struct program *program, const struct wh_jail_config *config)
 {
-    uint32_t denied = SECCOMP_RET_ERRNO | EPERM;
+    uint32_t refusal = config->report_refused ? SECCOMP_RET_TRAP : SECCOMP_RET_ERRNO;
+    uint32_t denied = refusal | EPERM;
     uint32_t missing = SECCOMP_RET_ERRNO | ENOSYS;
     uint32_t self = (uint32_t)getpid();
 
@@ -758,7 +938,7 @@ static void build_program(struct program *program, const struct wh_jail_config *
     step(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, NAMESPACE_FLAGS, 0, 1));
     give(program, denied);
     load(program, offsetof(struct seccomp_data, nr));
-    refuse_call(program, SYS_socket, SECCOMP_RET_ERRNO | EAFNOSUPPORT);
+    judge_sockets(program, config, refusal);
     judge_argument(program, SYS_kill, 0, self, true, denied);
     judge_argument(program, SYS_tgkill, 0, self, true, denied);
     judge_argument(program, SYS_ioctl, 1, TIOCSTI, false, denied);
@@ -779,6 +959,9 @@ static void enter_syscalls(const struct wh_jail_config *config, struct wh_jail_r
     struct program program = {.length = 0};
     struct sock_fprog filter = {.filter = program.steps};
 
+    if (config->report_refused) {
+        watch_refused();
+    }
     build_program(&program, config);
     if (program.length > PROGRAM_MAX) {
         say(report, WH_JAIL_SYSCALLS, false, "filter of %u steps, room for %zu", program.length,
@@ -796,7 +979,8 @@ static void enter_syscalls(const struct wh_jail_config *config, struct wh_jail_r
 
         /* A process that holds no socket and cannot make one has no network either. */
         memcpy(reason, report->parts[WH_JAIL_NETWORK].how, sizeof(reason));
-        say(report, WH_JAIL_NETWORK, true, "no new sockets (%.60s)", reason);
+        say(report, WH_JAIL_NETWORK, true, "%s (%.60s)",
+            config->gpu ? "no socket that connects" : "no new sockets", reason);
     }
 }
 
@@ -805,6 +989,7 @@ static void enter_syscalls(const struct wh_jail_config *config, struct wh_jail_r
 int wh_jail_enter(const struct wh_jail_config *config, struct wh_jail_report *report)
 {
     int parent_death_signal = 0;
+    struct groups groups;
     int ruleset_fd;
     int version = 0;
     int error;
@@ -822,7 +1007,8 @@ int wh_jail_enter(const struct wh_jail_config *config, struct wh_jail_report *re
     enter_network(report);
     ruleset_fd = prepare_files(config, &version);
     drop_bounding_set();
-    error = enter_user(config, report);
+    find_devices(config, &groups, report);
+    error = enter_user(config, &groups, report);
     if (error != 0) {
         return error;
     }

@@ -15,7 +15,8 @@
 
 #define WH_JAIL_PATH_BYTES 256
 #define WH_JAIL_REASON_BYTES 96
-#define WH_JAIL_READ_MAX 8
+#define WH_JAIL_READ_MAX 32
+#define WH_JAIL_DEVICES_BYTES 512
 
 /* What the supervisor asks for. `wh_jail_parse` fills it from the text of `--jail`. */
 struct wh_jail_config {
@@ -27,6 +28,7 @@ struct wh_jail_config {
              [WH_JAIL_PATH_BYTES]; /* further directories of libraries that the backend loads */
     size_t read_count;
     bool gpu;               /* keep the device files of GPU drivers reachable */
+    bool report_refused;    /* name each refused system call once, on standard error */
     unsigned processes_max; /* RLIMIT_NPROC, only with an own uid; 0: as it is */
     unsigned files_max;     /* RLIMIT_NOFILE; 0: as it is */
     int notify_fd;          /* eventfds of the session's transport, set after parsing; -1: none */
@@ -48,14 +50,17 @@ struct wh_jail_part_report {
     char how[WH_JAIL_REASON_BYTES]; /* reached: the means; else: the reason */
 };
 
+/* `devices` names the device files of GPUs that stay open to the worker, or says that there are
+ * none; it is empty where none were asked for. */
 struct wh_jail_report {
     struct wh_jail_part_report parts[WH_JAIL_PART_COUNT];
+    char devices[WH_JAIL_DEVICES_BYTES];
 };
 
 /*
- * Reads "uid=61184,gid=61184,home=/tmp/x,read=/opt/lib,gpu=0,processes=512,files=1024" or "off". A
- * key that is missing stays zero; `read` may be repeated. Returns 0, or -EINVAL for an unknown key
- * or a value out of range.
+ * Reads "uid=61184,gid=61184,home=/tmp/x,read=/opt/lib,gpu=0,report=0,processes=512,files=1024" or
+ * "off". A key that is missing stays zero; `read` may be repeated. Returns 0, or -EINVAL for an
+ * unknown key or a value out of range.
  */
 int wh_jail_parse(const char *text, struct wh_jail_config *config);
 

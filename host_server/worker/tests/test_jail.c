@@ -25,7 +25,9 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "jail.h"
@@ -223,6 +225,53 @@ static void check_user(uid_t uid)
     CHECK(getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_max == 100);
 }
 
+/*
+ * With a GPU: nodes for all or for a group are open, with their requests, one for root alone is
+ * not, and nothing else has changed. Refused calls are named, and fail as ever.
+ */
+static int check_gpu(const char *home, const char *secret, const char *devices)
+{
+    struct wh_jail_config config;
+    struct wh_jail_report report;
+    struct termios terminal;
+    char text[2048];
+    char path[WH_JAIL_PATH_BYTES];
+
+    snprintf(text, sizeof(text), "uid=61999,gid=61999,home=%s,gpu=1,report=1,processes=100", home);
+    CHECK(wh_jail_parse(text, &config) == 0 && config.gpu && config.report_refused);
+    CHECK(chown(home, 61999, 61999) == 0);
+    CHECK(wh_jail_enter(&config, &report) == 0);
+    CHECK(wh_jail_report_json(&report, text, sizeof(text)) == (int)strlen(text));
+    printf("%s\n", text);
+    const char *const usable[] = {"nvidia0", "nvidiactl", "nvidia-caps/nvidia-cap1"};
+    for (size_t i = 0; i < sizeof(usable) / sizeof(usable[0]); i++) {
+        snprintf(path, sizeof(path), "%s/%s", devices, usable[i]);
+        int fd = open(path, O_RDWR);
+        CHECK(fd >= 0);
+        REFUSED(ioctl(fd, TCGETS, &terminal), ENOTTY);
+    }
+    snprintf(path, sizeof(path), "%s/nvidia-uvm", devices);
+    REFUSED(open(path, O_RDWR), EACCES);
+    snprintf(path, sizeof(path), "%s/other", devices);
+    REFUSED(open(path, O_RDWR), EACCES);
+    REFUSED(open(secret, O_RDONLY), EACCES);
+    CHECK(memfd_create("driver", 0) >= 0);
+    REFUSED(ptrace(PTRACE_ATTACH, getppid(), NULL, NULL), EPERM);
+    REFUSED(ptrace(PTRACE_ATTACH, getppid(), NULL, NULL), EPERM);
+    REFUSED(socket(AF_UNIX, SOCK_STREAM, 0), EAFNOSUPPORT);
+    REFUSED(socket(AF_INET, SOCK_STREAM, 0), EAFNOSUPPORT);
+    REFUSED(socket(AF_UNIX, SOCK_DGRAM, 0), EAFNOSUPPORT);
+    /* What libcuda does. */
+    struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "\0cuda-uvmfd-test"};
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(listener >= 0 && bind(listener, (struct sockaddr *)&name, sizeof(name)) == 0);
+    CHECK(listen(listener, 1) == 0);
+    REFUSED(connect(socket(AF_UNIX, SOCK_SEQPACKET, 0), (struct sockaddr *)&name, sizeof(name)),
+            EPERM);
+    fflush(stdout);
+    return failures != 0;
+}
+
 int main(int argc, char **argv)
 {
     struct wh_jail_config config;
@@ -230,8 +279,11 @@ int main(int argc, char **argv)
     char text[2048];
     int signal_number = 0;
 
+    if (argc == 4) {
+        return check_gpu(argv[1], argv[2], argv[3]);
+    }
     if (argc != 3) {
-        fprintf(stderr, "usage: test_jail HOME SECRET\n");
+        fprintf(stderr, "usage: test_jail HOME SECRET [DEVICES]\n");
         return 2;
     }
     check_parser();
