@@ -16,6 +16,7 @@ from testbed.guard import guarded
 FORWARDED_HELP = "system: wormhole, wormhole-sync, wormhole-notify, tcp-sync"
 SYSTEM_HELP = f"{FORWARDED_HELP}, native"
 PLACEMENT_HELP = "placement: process (host processes) or guest (a QEMU guest)"
+OPENCL_HELP = "use only this OpenCL of the host: pocl, nvidia, a word of a vendor file's name"
 JSON_HELP = "print JSON instead of a table"
 DEFAULT_SPIN = -1  # the system's own bound
 
@@ -36,6 +37,7 @@ def doctor(_: Context, json: bool = False) -> None:
         "resume": "directory of a stopped run to go on with",
         "out": "directory for results (default: results/ of the checkout)",
         "placement": f"only this {PLACEMENT_HELP}",
+        "opencl": OPENCL_HELP,
     }
 )
 @guarded
@@ -46,10 +48,13 @@ def reproduce(
     resume: str = "",
     out: str = "",
     placement: str = "",
+    opencl: str = "",
 ) -> None:
     """The main job: build what is missing, boot guests, compare all systems, leave results."""
     from testbed.experiment.reproduce import run_or_plan
+    from testbed.machine.opencl import choose_opencl
 
+    choose_opencl(opencl)
     run_or_plan(profile, dry_run, resume, out, placement)
 
 
@@ -61,6 +66,7 @@ def reproduce(
         "resume": "directory of a stopped run to go on with",
         "out": "directory for results (default: results/ of the checkout)",
         "placement": f"only this {PLACEMENT_HELP}",
+        "opencl": OPENCL_HELP,
     },
 )
 @guarded
@@ -71,11 +77,31 @@ def run(
     resume: str = "",
     out: str = "",
     placement: str = "",
+    opencl: str = "",
 ) -> None:
     """Run one experiment."""
     from testbed.experiment.reproduce import run_or_plan
+    from testbed.machine.opencl import choose_opencl
 
+    choose_opencl(opencl)
     run_or_plan(experiment, dry_run, resume, out, placement)
+
+
+@task(
+    help={
+        "out": "file to write (default: wormhole-bundle.tar.xz)",
+        "experiments": "experiments whose workloads go with it, comma-separated",
+        "guest": "with QEMU and a guest (default); --no-guest for process placement alone",
+    }
+)
+@guarded
+def bundle(
+    _: Context, out: str = "wormhole-bundle.tar.xz", experiments: str = "", guest: bool = True
+) -> None:
+    """Make one file that runs experiments on a machine without network, compiler or packages."""
+    from testbed.experiment.offline import run_bundle
+
+    run_bundle(Path(out), experiments, guest)
 
 
 @task(positional=["run"], help={"run": "directory of a run", "json": JSON_HELP})
@@ -129,9 +155,12 @@ def compare(_: Context, first: str, second: str, json: bool = False) -> None:
     help={
         "system": SYSTEM_HELP,
         "placement": PLACEMENT_HELP,
+        "opencl": OPENCL_HELP,
         "spin-us": "spin bound in microseconds of both sides (default: the system's)",
         "stats": "file that gets the stub's counters as JSON lines",
         "timeout-s": "time limit of the program in seconds",
+        "jail": "--no-jail: workers without their jail, for finding out why a driver fails",
+        "report-refused": "say which system calls the jail refuses, for the same",
     },
 )
 @guarded
@@ -142,11 +171,16 @@ def execute(
     spin_us: int = DEFAULT_SPIN,
     stats: str = "",
     timeout_s: int = 3600,
+    opencl: str = "",
+    jail: bool = True,
+    report_refused: bool = False,
 ) -> None:
     """Run any program on the forwarded accelerator: ./inv exec [options] -- PROGRAM ARGUMENTS."""
     from testbed.cli import command_after_dashes
     from testbed.experiment.execute import execute as run_program
+    from testbed.machine.opencl import choose_opencl
 
+    choose_opencl(opencl)
     raise SystemExit(
         run_program(
             command_after_dashes(),
@@ -155,6 +189,8 @@ def execute(
             spin_us=None if spin_us == DEFAULT_SPIN else spin_us,
             stats=Path(stats) if stats else None,
             timeout_s=timeout_s,
+            jail=jail,
+            report_refused=report_refused,
         )
     )
 
@@ -163,14 +199,17 @@ def execute(
     help={
         "out": "file to write (default: the workload's or program's name + .whrec)",
         "workload": "record this workload instead of a program",
+        "opencl": OPENCL_HELP,
     }
 )
 @guarded
-def record(_: Context, out: str = "", workload: str = "") -> None:
+def record(_: Context, out: str = "", workload: str = "", opencl: str = "") -> None:
     """Record a program's call stream: ./inv record [--out FILE] -- PROGRAM ARGUMENTS."""
     from testbed.cli import command_after_dashes
     from testbed.experiment.byhand import record as run_record
+    from testbed.machine.opencl import choose_opencl
 
+    choose_opencl(opencl)
     run_record(command_after_dashes(), workload, Path(out) if out else None)
 
 
@@ -180,16 +219,24 @@ def record(_: Context, out: str = "", workload: str = "") -> None:
         "file": "a record made by ./inv record",
         "system": SYSTEM_HELP,
         "placement": PLACEMENT_HELP,
+        "opencl": OPENCL_HELP,
         "json": JSON_HELP,
     },
 )
 @guarded
 def replay(
-    _: Context, file: str, system: str = "wormhole", placement: str = "process", json: bool = False
+    _: Context,
+    file: str,
+    system: str = "wormhole",
+    placement: str = "process",
+    json: bool = False,
+    opencl: str = "",
 ) -> None:
     """Send a recorded call stream again under a system and check every byte that comes back."""
     from testbed.experiment.byhand import replay as run_replay
+    from testbed.machine.opencl import choose_opencl
 
+    choose_opencl(opencl)
     run_replay(Path(file), system, placement, json)
 
 
@@ -218,6 +265,7 @@ def bench_call(
 @task(
     help={
         "placement": PLACEMENT_HELP,
+        "opencl": OPENCL_HELP,
         "sizes": "bytes, comma-separated, with K or M (default: 4K to 256M, in a guest to 4M)",
         "rounds": "how often each system takes its turn (default: 5)",
         "json": JSON_HELP,
@@ -225,11 +273,18 @@ def bench_call(
 )
 @guarded
 def bench_copy(
-    _: Context, placement: str = "process", sizes: str = "", rounds: int = 5, json: bool = False
+    _: Context,
+    placement: str = "process",
+    sizes: str = "",
+    rounds: int = 5,
+    json: bool = False,
+    opencl: str = "",
 ) -> None:
     """Bandwidth to the device and back, pageable and mapped, beside native and plain memcpy."""
     from testbed.experiment.byhand import bench_copy as run_bench
+    from testbed.machine.opencl import choose_opencl
 
+    choose_opencl(opencl)
     run_bench(placement, sizes, rounds, json)
 
 
@@ -269,7 +324,7 @@ def suites(
     help={
         "placement": PLACEMENT_HELP,
         "system": FORWARDED_HELP,
-        "device": "accelerator of the host: pocl or oclgrind",
+        "device": "accelerator of the host: pocl, oclgrind, nvidia, a word of a vendor file's name",
         "json": JSON_HELP,
     }
 )
@@ -530,7 +585,7 @@ def _collection() -> Collection:
             suites,
             differential,
         ),
-        *(serve, top, coverage, generate, model, soak, drift, check, test, fuzz),
+        *(serve, top, coverage, generate, model, soak, drift, check, test, fuzz, bundle),
     )
     for name, members in (
         ("bench", {"call": bench_call, "copy": bench_copy}),

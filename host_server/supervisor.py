@@ -30,7 +30,7 @@ from host_server.memory import MIB, default_limit_bytes
 from host_server.serving import ServingDevice
 from host_server.sessions import Limits, Sessions
 from host_server.state_dir import StateDir
-from host_server.vendors import SYSTEM_VENDORS, real_vendors
+from host_server.vendors import SYSTEM_VENDORS, library_directories, real_vendors, wants_gpu
 from host_server.worker_process import END_GRACE_S, WorkerSettings, log, spare_child
 from testbed.errors import TestbedError
 from testbed.protocol.wire import constant, hash_of_specs
@@ -65,7 +65,8 @@ class Options:
     state_parent: Path | None
     uid_base: int
     jail: bool
-    gpu: bool
+    gpu: str
+    report_refused: bool
     environment: dict[str, str]
 
 
@@ -115,7 +116,13 @@ def parse(argv: Sequence[str]) -> Options:
     add("--state-parent", type=Path, help="where the temporary directory is made")
     add("--uid-base", type=int, default=DEFAULT_UID_BASE, help="first user id for sessions")
     add("--no-jail", action="store_true", help="for debugging only")
-    add("--gpu", action="store_true", help="keep GPU device files reachable for workers")
+    add(
+        "--gpu",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="keep GPU device files reachable for workers (auto: if what they load is a GPU's)",
+    )
+    add("--report-refused", action="store_true", help="workers say which system calls are refused")
     add("--worker-env", action="append", default=[], metavar="NAME=VALUE")
     got = parser.parse_args(argv)
     if not (got.unix or got.device_socket or got.serve or got.tcp):
@@ -151,6 +158,7 @@ def parse(argv: Sequence[str]) -> Options:
         uid_base=got.uid_base,
         jail=not got.no_jail,
         gpu=got.gpu,
+        report_refused=got.report_refused,
         environment=dict(_assignment(text) for text in got.worker_env),
     )
 
@@ -184,7 +192,10 @@ def serve(options: Options) -> int:
             state_dir=state.path,
             uid_base=options.uid_base,
             jail=options.jail,
-            gpu=options.gpu,
+            gpu=options.gpu == "on"
+            or (options.gpu == "auto" and wants_gpu(options.backend, vendors)),
+            report_refused=options.report_refused,
+            library_directories=library_directories(vendors, options.backend),
             vendors=vendors,
             cache_seed=options.cache_seed,
             environment=options.environment,

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 from host_server.loop import Loop, Timer
 from host_server.state_dir import kill_user
 from host_server.status_page import StatusPage
-from host_server.vendors import library_directories, write_vendors
+from host_server.vendors import write_vendors
 from testbed.errors import TestbedError
 
 START_LIMIT_S = 30.0
@@ -53,7 +53,9 @@ class WorkerSettings:
     uid_base: int
     jail: bool
     gpu: bool
+    report_refused: bool
     vendors: Mapping[str, str]
+    library_directories: Sequence[Path]
     cache_seed: Path | None
     environment: Mapping[str, str]
 
@@ -320,10 +322,10 @@ class Worker:
         if not self._settings.jail:
             return "off"
         uid = self._lease.uid if self._lease else 0
-        readable = library_directories(dict(self._settings.vendors))
         words = [f"uid={uid}", f"gid={uid}", f"home={self._home}"]
-        words += [f"read={path}" for path in readable]
+        words += [f"read={path}" for path in self._settings.library_directories]
         words += [f"gpu={int(self._settings.gpu)}", f"files={FILES_MAX}"]
+        words += [f"report={int(self._settings.report_refused)}"]
         words += [f"processes={PROCESSES_MAX if uid else 0}"]
         return ",".join(words)
 
@@ -337,6 +339,12 @@ class Worker:
             "POCL_CACHE_DIR": str(self._home / "pocl"),
             "XDG_CACHE_HOME": str(self._home / "cache"),
         }
+        if self._settings.gpu:
+            # NVIDIA's compilers keep their kernels here; shared, it would be code injection.
+            environment["CUDA_CACHE_PATH"] = str(self._home / "cache" / "nv")
+        if self._settings.library_directories:
+            directories = (str(path) for path in self._settings.library_directories)
+            environment["LD_LIBRARY_PATH"] = ":".join(directories)
         if self._settings.vendors:
             environment["OCL_ICD_VENDORS"] = str(self._home / "vendors") + "/"
         environment.update(self._settings.environment)

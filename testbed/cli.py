@@ -12,6 +12,13 @@ from invoke.exceptions import ParseError
 from invoke.program import Program
 
 from testbed.errors import TestbedError
+from testbed.machine.prebuilt import bundle_facts
+
+# What a bundle can do without compiler, network and the packages for tables and figures.
+BUNDLE_TASKS = (
+    *("doctor", "run", "reproduce", "exec", "record", "replay", "bench.call"),
+    *("vm.boot", "vm.shell", "vm.list", "vm.stop", "serve", "top", "workload.check"),
+)
 
 _command: tuple[str, ...] = ()
 
@@ -63,5 +70,26 @@ def main(argv: list[str] | None = None) -> None:
     if {"--help", "-h"} & set(words[2:]):
         # Invoke would take the word for the value of an option or argument that lacks one.
         words = ["inv", "--help", words[1]]
+    if bundle_facts() is not None and words[1:2] and words[1] not in (*BUNDLE_TASKS, "--help"):
+        raise TestbedError(
+            f"{words[1]} needs a checkout, and this is a bundle",
+            f"here there are {', '.join(BUNDLE_TASKS)}; records are read at home",
+        )
     namespace = Collection.from_module(import_module("tasks"))
+    if bundle_facts() is not None:
+        namespace = _tasks_of_bundle(namespace)
     _Inv(namespace=namespace, name="inv", binary="./inv").run(words)
+
+
+def _tasks_of_bundle(whole: Collection) -> Collection:
+    """The tasks that a bundle can do, under their names."""
+    top = Collection()
+    groups: dict[str, Collection] = {}
+    for name in BUNDLE_TASKS:
+        group, _, task = name.rpartition(".")
+        if group and group not in groups:
+            groups[group] = Collection(group)
+        (groups[group] if group else top).add_task(whole[name], name=task)
+    for collection in groups.values():
+        top.add_collection(collection)
+    return top

@@ -9,10 +9,14 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from host_server.libraries import find_library
+from host_server.vendors import DRIVER
+from testbed.machine.prebuilt import bundle_facts, has_prebuilt
 from testbed.root import ROOT
 
 DISK_NEEDED_GIB = 6.0
@@ -33,8 +37,9 @@ def examine() -> list[Finding]:
     """Every finding, in the order of the report. A probe that fails becomes a finding itself."""
     probes: list[tuple[str, Callable[[], list[Finding]]]] = [
         ("system", _system),
-        ("packages", _packages),
+        ("packages", _packages if bundle_facts() is None else _bundle),
         ("OpenCL on the host", _opencl),
+        ("GPU", _gpu),
         ("acceleration", _kvm),
         ("network", _network),
         ("artifacts", _artifacts),
@@ -123,6 +128,37 @@ def _packages() -> list[Finding]:
     return findings
 
 
+def _bundle() -> list[Finding]:
+    """What this bundle is, and whether its programs run here: they need a C library of that age."""
+    from testbed.machine.native_build import native_build
+
+    facts = bundle_facts()
+    assert facts is not None
+    parts = [name for name in facts["parts"] if "/" not in name]
+    findings = [
+        Finding(
+            "bundle",
+            None,
+            f"commit {facts['commit']['id'][:7]}, made {facts['made_utc']}, has {', '.join(parts)}",
+        ),
+        Finding("python", True, f"{platform.python_version()} ({sys.executable})"),
+    ]
+    done = subprocess.run(
+        [str(native_build().worker)], capture_output=True, text=True, timeout=20, check=False
+    )
+    # Without arguments the worker says how it is used; a loader that cannot start it says why.
+    runs = "GLIBC" not in done.stderr and done.returncode in (1, 2)
+    findings.append(
+        Finding(
+            "native code",
+            runs,
+            "runs here" if runs else (done.stderr.strip().splitlines() or ["does not run"])[-1],
+            "use a system whose C library is newer (Debian 12, Ubuntu 22.04, RHEL 9 or later)",
+        )
+    )
+    return findings
+
+
 def _installed(package: str) -> bool:
     query = ["dpkg-query", "-W", "-f=${Status}", package]
     try:
@@ -134,12 +170,22 @@ def _installed(package: str) -> bool:
 
 def _opencl() -> list[Finding]:
     """Platforms that the host's loader shows, asked in a process of its own."""
-    if ctypes.util.find_library("OpenCL") is None:
+    from testbed.machine.opencl import clinfo_program, native_variables
+
+    variables = native_variables()
+    if ctypes.util.find_library("OpenCL") is None and not variables:
         remedy = "apt-get install ocl-icd-libopencl1 pocl-opencl-icd"
         return [Finding("OpenCL on the host", False, "no loader", remedy)]
-    if shutil.which("clinfo") is None:
+    clinfo = clinfo_program()
+    if clinfo is None:
         return [Finding("OpenCL on the host", None, "clinfo is missing", "apt-get install clinfo")]
-    done = subprocess.run(["clinfo", "-l"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [clinfo, "-l"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **variables},
+    )
     lines = [line.strip(" `-") for line in done.stdout.splitlines() if line.strip()]
     return [
         Finding(
@@ -149,6 +195,51 @@ def _opencl() -> list[Finding]:
             "apt-get install pocl-opencl-icd",
         )
     ]
+
+
+def _gpu(devices: Path = Path("/dev")) -> list[Finding]:
+    """NVIDIA's device files: a jailed worker must find them there, made and open to it.
+
+    The driver's library would make and open them itself with a program that is set-uid root, which
+    no worker can run.
+    """
+    needed = ("nvidiactl", "nvidia-uvm")
+    gpus = sorted(devices.glob("nvidia[0-9]*"))
+    if not gpus and find_library(DRIVER) is None:
+        return [Finding("GPU", None, "no NVIDIA GPU here")]
+    missing = [name for name in needed if not (devices / name).exists()]
+    if not gpus or missing:
+        return [
+            Finding(
+                "GPU",
+                False,
+                f"missing in {devices}: {', '.join([*([] if gpus else ['nvidia0']), *missing])}",
+                "nvidia-modprobe -c 0 -u (as root): workers cannot make device files",
+            )
+        ]
+    closed = [
+        f"{path} ({path.stat().st_mode & 0o777:o})"
+        for path in (*gpus, *(devices / name for name in needed))
+        if not workers_may_use(path.stat())
+    ]
+    shown = ", ".join(str(path) for path in gpus)
+    if closed:
+        return [
+            Finding(
+                "GPU",
+                False,
+                f"{shown}; closed to users other than root: {', '.join(closed)}",
+                "set NVreg_DeviceFileMode=0666 for the nvidia module, or chmod 0666 these files",
+            )
+        ]
+    return [Finding("GPU", True, f"{shown}, open to jailed workers")]
+
+
+def workers_may_use(status: os.stat_result) -> bool:
+    """Whether a session's own user may open a device file; its group is given to the worker."""
+    for_all = status.st_mode & 0o006 == 0o006
+    for_group = status.st_mode & 0o060 == 0o060 and status.st_gid != 0
+    return for_all or for_group
 
 
 def _kvm() -> list[Finding]:
@@ -161,7 +252,10 @@ def _kvm() -> list[Finding]:
     unusable = kvm_is_unusable(KVM_DEVICE)
     if unusable:
         return [Finding("KVM", None, unusable, slower)]
-    if not (guest_image_is_built() and list(_cache_dir().glob("qemu-[0-9a-f]*"))):
+    if not (
+        guest_image_is_built()
+        and (list(_cache_dir().glob("qemu-[0-9a-f]*")) or has_prebuilt("qemu"))
+    ):
         return [Finding("KVM", None, "not tried yet: it takes QEMU and a kernel", "./inv vm.boot")]
     verdict = kvm_works(qemu_bundle(), guest_image())
     return [Finding("KVM", verdict.works or None, verdict.reason, "" if verdict.works else slower)]
@@ -186,14 +280,18 @@ def _artifacts() -> list[Finding]:
 
 
 def _jail() -> list[Finding]:
-    from testbed.machine.host_server import jail_report
+    from testbed.machine.host_server import jail_states, probe_jail
+    from testbed.machine.opencl import opencl_is_a_gpus
 
-    report = jail_report()
+    said = probe_jail(gpu="on" if opencl_is_a_gpus() else "off")
+    report = jail_states(said)
     reached = [name for name, state in report.items() if state == "reached"]
     lacking = [f"{name} ({state})" for name, state in report.items() if state != "reached"]
     value = "reached: " + ", ".join(reached)
     if lacking:
         value += "; not reached: " + ", ".join(lacking)
+    if "devices" in said:
+        value += f"; open: {said['devices']}"
     return [Finding("worker's jail", not lacking or None, value)]
 
 

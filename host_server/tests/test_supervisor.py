@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,12 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from host_server import libraries
+from host_server import vendors as vendors_module
+from host_server.libraries import find_library
 from host_server.sessions import RateLimit
 from host_server.supervisor import main, read_token
 from host_server.tests.conftest import FAKE_WORKER, StartServer
 from host_server.tests.test_attacks import home_of
 from host_server.tests.test_device import worker_pids
-from host_server.vendors import library_directories, real_vendors
+from host_server.vendors import library_directories, real_vendors, wants_gpu
 from testbed.errors import TestbedError
 from testbed.machine.host_server import HostServer, open_session
 from testbed.protocol.wire import constant, enum, hash_of_specs, view
@@ -402,5 +406,66 @@ def test_our_own_library_is_never_a_vendor(tmp_path: Path) -> None:
 
 
 def test_directories_of_libraries_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "y.so").touch()
     vendors = {"a.icd": "libpocl.so.2", "b.icd": "/usr/lib/x.so", "c.icd": f"{tmp_path}/y.so"}
     assert library_directories(vendors) == [tmp_path.resolve()]
+
+
+def test_a_driver_that_links_lead_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one machine has it: links in /usr/lib, which the jail opens, to /usr/local/nvidia."""
+    mounted = tmp_path / "nvidia" / "lib64"
+    mounted.mkdir(parents=True)
+    (mounted / "libnvidia-opencl.so.1").touch()
+    links = tmp_path / "lib"
+    links.mkdir()
+    (links / "libnvidia-opencl.so.1").symlink_to(mounted / "libnvidia-opencl.so.1")
+    monkeypatch.setattr(vendors_module, "OPEN_DIRECTORIES", re.compile(f"{links}/"))
+    monkeypatch.setattr(libraries, "STANDARD", (links,))
+    monkeypatch.setattr(libraries, "_loader_cache", dict)
+    assert library_directories({"n.icd": "libnvidia-opencl.so.1"}) == [mounted]
+
+
+@pytest.mark.parametrize(
+    ("place", "is_open"),
+    [
+        ("/usr/lib/x86_64-linux-gnu", True),
+        ("/usr/lib64", True),
+        ("/usr/local/lib", True),
+        ("/lib", True),
+        ("/usr/local/nvidia/lib64", False),
+        ("/usr/local/cuda/targets/x86_64-linux/lib", False),
+        ("/library", False),
+    ],
+)
+def test_the_jail_opens_the_systems_libraries_alone(place: str, is_open: bool) -> None:
+    assert (vendors_module.OPEN_DIRECTORIES.match(f"{place}/") is not None) is is_open
+
+
+def test_a_driver_in_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As container runtimes mount it: found by LD_LIBRARY_PATH alone, and by name."""
+    for name in ("libnvidia-opencl.so.1", "libcuda.so.1"):
+        (tmp_path / name).touch()
+    vendors = {"nvidia.icd": "libnvidia-opencl.so.1"}
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    if find_library("libcuda.so.1") is not None:
+        pytest.skip("this machine has the driver where everything finds it")
+    assert library_directories(vendors) == []
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:relative")
+    assert library_directories(vendors) == [tmp_path]
+    assert library_directories({"pocl.icd": "libpocl.so.2"}) == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "library", "wanted"),
+    [
+        ("opencl", "libpocl.so.2", False),
+        ("opencl", "/usr/lib/oclgrind/liboclgrind-rt-icd.so", False),
+        ("opencl", "libnvidia-opencl.so.1", True),
+        ("opencl", "/opt/amdgpu/lib/libamdocl64.so", True),
+        ("null", "", False),
+        ("cuda", "", True),
+    ],
+)
+def test_device_files_are_opened_for_a_gpu_alone(backend: str, library: str, wanted: bool) -> None:
+    vendors = {"a.icd": library} if library else {}
+    assert wants_gpu(backend, vendors) is wanted

@@ -14,14 +14,11 @@ from typing import Any
 from scipy.stats import binomtest
 
 from testbed.analysis.causes import same_systems
-from testbed.analysis.rundir import read_lines
+from testbed.analysis.rundir import CALLS, read_lines
 from testbed.analysis.samples import Run
 from testbed.analysis.statistics import CONFIDENCE, paired_ratio, verdict
 from testbed.analysis.tables import speeds_of
 
-#: In the run's directory, one object a comparison of bench.call: {"comparison": 0, "ns": {"name":
-#: [one figure a round, ...], ...}}.
-CALLS = "calls.jsonl"
 ALARMS = ("faster", "slower")
 
 

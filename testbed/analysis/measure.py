@@ -178,7 +178,7 @@ def _session_facts(events: Sequence[Event]) -> dict[str, Metric]:
 
 
 def jail_text(report: object) -> str:
-    """The parts of the jail that a worker reached."""
+    """The parts of the jail that a worker reached, and whether a GPU's device files are open."""
     parts = report.get("parts") if isinstance(report, Mapping) else None
     if not isinstance(parts, Mapping):
         return "not reported"
@@ -187,7 +187,9 @@ def jail_text(report: object) -> str:
         for name, part in parts.items()
         if isinstance(part, Mapping) and part.get("reached") is True
     ]
-    return "+".join(reached) or "none"
+    text = "+".join(reached) or "none"
+    devices = report.get("devices") if isinstance(report, Mapping) else None
+    return f"{text}, open: {devices}" if devices else text
 
 
 def _number(event: Event, key: str) -> float:

@@ -11,9 +11,9 @@ import gzip
 import shutil
 from pathlib import Path
 
-from testbed.analysis.false_alarms import CALLS
 from testbed.analysis.report import FIGURES, plot
 from testbed.analysis.rundir import (
+    CALLS,
     COMPRESSED,
     EVENTS,
     MANIFEST,

@@ -16,6 +16,8 @@ EVENTS = "events"
 LOGS = "logs"
 OWN_METRIC = "program."  # before the name of a metric that a program prints itself
 COMPRESSED = ".gz"  # behind the name of events in a run that was published
+#: One object a comparison of bench.call: {"comparison": 0, "ns": {"name": [a figure a round]}}.
+CALLS = "calls.jsonl"
 
 
 def read_manifest(run: Path) -> dict[str, Any]:

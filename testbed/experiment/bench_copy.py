@@ -27,6 +27,7 @@ from testbed.experiment.client import (
 from testbed.experiment.systems import System, check_placement, system
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import native_build
+from testbed.machine.opencl import native_variables
 from testbed.machine.qemu_argv import VmConfig
 from testbed.machine.served_guest import served_guest
 
@@ -172,7 +173,7 @@ def _process_place(run_dir: Path) -> Iterator[Run]:
     with host_server(config, run_dir / "server") as server:
 
         def run(name: str, arguments: Sequence[str]) -> str:
-            environment = kept_environment()
+            environment = {**kept_environment(), **native_variables()}
             if name != NATIVE:
                 environment = client_environment(environment, _chosen(name), server, vendors)
             try:

@@ -9,10 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.errors import TestbedError
-from testbed.experiment.bench import bench_call as measure_calls
-from testbed.experiment.bench import table
-from testbed.experiment.bench_copy import bench_copy as measure_copies
-from testbed.experiment.bench_copy import table as copy_table
 from testbed.experiment.prepare import prepare
 from testbed.experiment.recording import Recording, record_bundle, record_command
 from testbed.experiment.replaying import replay_recording
@@ -81,14 +77,18 @@ def replay(path: Path, system_name: str, placement: str, as_json: bool) -> None:
 
 def bench_call(placement: str, as_json: bool, spin_us: int | None, network: str) -> None:
     """Measure calls with the null backend and print the figures; see bench.py."""
-    figures = measure_calls(placement, spin_us, say, network)
-    print(json.dumps(figures, indent=2) if as_json else table(figures))
+    from testbed.experiment import bench
+
+    figures = bench.bench_call(placement, spin_us, say, network)
+    print(json.dumps(figures, indent=2) if as_json else bench.table(figures))
 
 
 def bench_copy(placement: str, sizes: str, rounds: int, as_json: bool) -> None:
     """Measure copies to the device and back and print the figures; see bench_copy.py."""
-    figures = measure_copies(placement, sizes, rounds, say)
-    print(json.dumps(figures, indent=2) if as_json else copy_table(figures))
+    from testbed.experiment import bench_copy  # with NumPy, which a bundle has not
+
+    figures = bench_copy.bench_copy(placement, sizes, rounds, say)
+    print(json.dumps(figures, indent=2) if as_json else bench_copy.table(figures))
 
 
 def _summary(recording: Recording) -> str:

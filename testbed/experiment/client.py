@@ -12,6 +12,7 @@ from pathlib import Path
 
 from testbed.experiment.systems import System
 from testbed.machine.host_server import HostServer
+from testbed.machine.opencl import loader_variables, native_variables
 from testbed.machine.served_guest import Server, guest_url
 
 # Each of these would lead the OpenCL loader or the stub somewhere else.
@@ -23,12 +24,28 @@ KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 
 def kept_environment() -> dict[str, str]:
     """All that a measured, recorded or reference run on the host sees of our own environment."""
-    return {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    return {**kept, **loader_variables()}
 
 
 def cleaned(base: Mapping[str, str]) -> dict[str, str]:
     """An environment without what chooses an accelerator library, for programs run by hand."""
-    return {name: value for name, value in base.items() if not name.startswith(FORBIDDEN_PREFIXES)}
+    kept = {name: value for name, value in base.items() if not name.startswith(FORBIDDEN_PREFIXES)}
+    return _with(kept, loader_variables())
+
+
+def native_by_hand(base: Mapping[str, str]) -> dict[str, str]:
+    """The same for a program that uses the host's own OpenCL, or the one chosen."""
+    return _with(cleaned(base), native_variables())
+
+
+def _with(base: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """An environment with more variables; a program's own library path is kept behind ours."""
+    merged = {**base, **more}
+    if "LD_LIBRARY_PATH" in base and "LD_LIBRARY_PATH" in more:
+        words = f"{more['LD_LIBRARY_PATH']}:{base['LD_LIBRARY_PATH']}".split(":")
+        merged["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys(words))
+    return merged
 
 
 def client_environment(

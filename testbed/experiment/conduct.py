@@ -12,9 +12,8 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from testbed.analysis.report import Report, tabulate, write_page
 from testbed.analysis.rundir import TRIALS, read_lines, read_manifest
 from testbed.errors import TestbedError
 from testbed.experiment import provenance
@@ -32,7 +31,11 @@ from testbed.experiment.runner import Summary, run_trials
 from testbed.experiment.same import ESTIMATE_SESSION_S, measure_calls, sessions
 from testbed.experiment.subject import Recorded, Subject, prepare_subjects, recorded_file
 from testbed.experiment.systems import PLACEMENTS, system
+from testbed.machine.prebuilt import bundle_facts
 from testbed.root import ROOT
+
+if TYPE_CHECKING:
+    from testbed.analysis.report import Report
 
 RESULTS = ROOT / "results"
 
@@ -51,10 +54,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Conducted:
-    """A finished run: its directory, its report, and what happened in it."""
+    """A finished run: its directory, its report (none in a bundle), and what happened in it."""
 
     path: Path
-    report: Report
+    report: Report | None
     summary: Summary
 
 
@@ -84,7 +87,8 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
     """Run an experiment, or what is left of one.
 
     `say` gets lines of progress; `show` the report after each placement.  Whatever ends the run,
-    nothing of it keeps running, and what was measured stays on disk.  Raises TestbedError.
+    nothing of it keeps running, and what was measured stays on disk.  An offline bundle has not
+    what tables and figures are made with: there the records are all.  Raises TestbedError.
     """
     experiment = _experiment(request)
     if not make_plan(experiment, "kvm", request.placements):
@@ -106,8 +110,12 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
                 say(f"stopped; go on with: ./inv run {experiment.name} --resume {resume}")
             raise
         _mark(run, manifest, "finished")
-        say("drawing figures and writing the report")
-        report = write_page(run.path)
+        report = None
+        if bundle_facts() is None:
+            from testbed.analysis.report import write_page
+
+            say("drawing figures and writing the report")
+            report = write_page(run.path)
     return Conducted(run.path, report, summary)
 
 
@@ -154,6 +162,7 @@ def _measure(
             name: provenance.file_sha256(getattr(native, name))
             for name in ("worker", "library", "replay")
         }
+        manifest["jail"] = _jail(native)
     manifest["systems"] = {
         chosen.name: system(chosen.preset, chosen.overrides, chosen.name).switches()
         for chosen in experiment.systems
@@ -182,7 +191,10 @@ def _measure(
             say(f"{placement} placement: {len(trials)} trials")
             executor = Executor(Settings(native, placed, accelerator, boot))
             summaries.append(run_trials(trials, executor, run, say))
-        show(placement, tabulate(run.path))
+        if bundle_facts() is None:
+            from testbed.analysis.report import tabulate
+
+            show(placement, tabulate(run.path))
     return _total(summaries)
 
 
@@ -297,6 +309,16 @@ def _native_code(experiment: Experiment, say: Say) -> NativeParts | None:
 
     say("native code: from the cache, or built (about 20 s)")
     return native_build()
+
+
+def _jail(native: NativeParts) -> dict[str, Any] | None:
+    """How far a worker's jail goes here, a GPU's files open or not; None if it cannot be told."""
+    from testbed.machine.host_server import probe_jail
+    from testbed.machine.opencl import opencl_is_a_gpus
+
+    with contextlib.suppress(TestbedError):
+        return probe_jail(native.worker, "on" if opencl_is_a_gpus() else "off")
+    return None
 
 
 def _record(bundle: Bundle) -> Recorded:

@@ -1,4 +1,4 @@
-"""The data sets that a model can learn from: samples, labels, and where they come from.
+"""Loads the data sets that a model can learn from: samples and labels.
 
 Real scans that a package carries (`digits`), files that people have (`idx`, `npz`, `csv`), or
 `synthetic` images from a seed.  What is computed is the same on every machine: integers come from
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import gzip
-import hashlib
 import math
 import random
 import struct
@@ -22,41 +21,16 @@ import numpy as np
 import numpy.typing as npt
 
 from testbed.errors import TestbedError
+from testbed.experiment.data import Data, Shape, unreadable
 
-DIGITS_CLASSES = 10
 DIGITS_HALF_RANGE = 8  # pixels are 0..16; /8 - 1 is exact in float32
 PIXEL_HALF_RANGE = 127.5
 PROTOTYPE_SIDE = 4  # synthetic classes differ in a coarse pattern, which convolutions can find
 FILE_BYTES_LIMIT = 4 << 30
 IDX_UNSIGNED_BYTES = 0x08
 
-Shape = tuple[int, ...]
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Data:
-    """A data set; `shape` is that of one sample (channels, height, width).
-
-    `samples` counts those of `synthetic`.  `files` are the images and the labels of `idx`, or the
-    one file of `npz` and `csv`; `arrays` names images and labels in an `npz` file, `label_column`
-    counts from 0 in a `csv` file.
-    """
-
-    name: str
-    seed: int
-    shape: Shape
-    classes: int
-    samples: int = 0
-    files: tuple[Path, ...] = ()
-    arrays: tuple[str, ...] = ()
-    label_column: int = 0
-
-    @property
-    def origin(self) -> str:
-        """What the samples are: real, synthetic or file (real or not, we cannot know)."""
-        return {"digits": "real", "synthetic": "synthetic"}.get(self.name, "file")
 
 
 @dataclass(frozen=True)
@@ -67,26 +41,9 @@ class Samples:
     labels: Integers
 
 
-def describe(data: Data) -> dict[str, Any]:
-    """What a record says of a data set."""
-    text = {
-        "digits": "scikit-learn's handwritten digits (1797 real scans)",
-        "synthetic": f"{data.samples} synthetic images of {data.classes} classes",
-    }.get(data.name, f"read from {', '.join(path.name for path in data.files)}")
-    return {
-        "set": data.name,
-        "origin": data.origin,
-        "text": text,
-        "shape": list(data.shape),
-        "classes": data.classes,
-        "seed": data.seed,
-        "files": {path.name: fingerprint(path) for path in data.files},
-    }
-
-
 def load(data: Data) -> Samples:
     """All samples of a set.  Raises TestbedError if a file is not what the workload says."""
-    samples = _LOADERS[data.name](data)
+    samples = LOADERS[data.name](data)
     images, labels = samples.images, samples.labels
     if len(images) != len(labels) or not len(images):
         raise TestbedError(
@@ -101,15 +58,6 @@ def load(data: Data) -> Samples:
     if not np.isfinite(images).all():
         raise TestbedError("the data set holds values that are not finite", "clean the file")
     return samples
-
-
-def fingerprint(path: Path) -> str:
-    """SHA-256 of a file's content.  Raises TestbedError if it cannot be read."""
-    try:
-        with path.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 @functools.cache
@@ -181,7 +129,7 @@ def _content(path: Path) -> bytes:
         with gzip.open(path) if packed else path.open("rb") as source:
             raw = source.read(FILE_BYTES_LIMIT + 1)
     except (OSError, EOFError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if len(raw) > FILE_BYTES_LIMIT:
         raise TestbedError(f"{path} holds more than {FILE_BYTES_LIMIT >> 30} GiB", "take a part")
     return raw
@@ -197,7 +145,7 @@ def _npz(data: Data) -> Samples:
                 raise TestbedError(f"{path} has no array `{missing[0]}`", f"it has: {known}")
             images, labels = (archive[name] for name in data.arrays)
     except (OSError, ValueError, AttributeError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     return Samples(_images(data, images), _labels(path, labels))
 
 
@@ -211,7 +159,7 @@ def _csv(data: Data) -> Samples:
             heading = any(character.isalpha() for character in source.readline())
         table = pandas.read_csv(path, header=0 if heading else None).to_numpy()
     except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if data.label_column >= table.shape[1]:
         raise TestbedError(
             f"{path} has {table.shape[1]} columns, and `label` names column {data.label_column}",
@@ -254,16 +202,10 @@ def _labels(path: Path, values: npt.NDArray[Any]) -> Integers:
     return flat.astype(np.int32)
 
 
-def _unreadable(path: Path, error: Exception) -> TestbedError:
-    said = getattr(error, "strerror", None) or error
-    return TestbedError(f"cannot read the data file {path}: {said}", "check the path and the file")
-
-
-_LOADERS: dict[str, Callable[[Data], Samples]] = {
+LOADERS: dict[str, Callable[[Data], Samples]] = {
     "digits": _digits,
     "synthetic": _synthetic,
     "idx": _idx,
     "npz": _npz,
     "csv": _csv,
 }
-DATA_SETS = tuple(_LOADERS)

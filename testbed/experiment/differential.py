@@ -21,15 +21,11 @@ from testbed.experiment.systems import System, check_placement, system
 from testbed.machine.differential_build import differential_program
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import native_build
+from testbed.machine.opencl import vendor_library
 from testbed.machine.qemu_argv import VmConfig
 from testbed.machine.served_guest import ServedGuest, served_guest
 from testbed.protocol.spec import Function, load_api
 
-# Accelerators on the host that are tested: name -> vendor library, and the package that has it.
-DEVICES = {
-    "pocl": ("libpocl.so.2", "pocl-opencl-icd"),
-    "oclgrind": ("/usr/lib/oclgrind/liboclgrind-rt-icd.so", "oclgrind"),
-}
 RUN_LIMIT_S = 1800.0
 SINGLE_GROUPS = "find the case with single groups: ./inv differential -- FUNCTION..."
 DEATHS = ("killed by signal", "hang", "ended the process", "no setting")
@@ -91,27 +87,13 @@ def run_differential(
 
 
 def device_vendor(device: str, folder: Path) -> Path:
-    """A vendor file of one accelerator, in a folder of its own."""
-    if device not in DEVICES:
-        raise TestbedError(f"unknown device {device!r}", f"one of {', '.join(DEVICES)}")
-    library, package = DEVICES[device]
-    if library.startswith("/") and not Path(library).is_file():
-        raise TestbedError(f"{device} is not installed", f"apt-get install {package}")
-    if not library.startswith("/"):
-        library = _system_library(device, package)
+    """A vendor file of one accelerator (see opencl.py for its names), in a folder of its own."""
+    library = vendor_library(device)
     vendors = folder / "device"
     vendors.mkdir(exist_ok=True)
     vendor = vendors / f"{device}.icd"
     vendor.write_text(f"{library}\n", encoding="utf-8")
     return vendor
-
-
-def _system_library(device: str, package: str) -> str:
-    """The library that the system's own vendor file names."""
-    file = Path("/etc/OpenCL/vendors") / f"{device}.icd"
-    if not file.is_file():
-        raise TestbedError(f"{device} is not installed: no {file}", f"apt-get install {package}")
-    return file.read_text(encoding="utf-8").strip()
 
 
 def run_native(program: Path, vendor: Path, groups: Sequence[str] = ()) -> Outcomes:

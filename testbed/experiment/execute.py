@@ -14,13 +14,14 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.experiment.client import (
-    cleaned,
     client_environment,
     guest_variables,
+    native_by_hand,
     vendor_folder,
 )
 from testbed.experiment.systems import System, check_placement, system
@@ -43,11 +44,14 @@ def execute(
     stats: Path | None = None,
     timeout_s: float = 3600.0,
     backend: str = "opencl",
+    jail: bool = True,
+    report_refused: bool = False,
 ) -> int:
     """Run a program; returns its exit status (128 + n for signal n, 124 at the time limit).
 
     `stats` gets the stub's counters. The placements `guest` and `server-vm` boot guests for it,
-    and the program must exist there. Raises TestbedError if it cannot be run.
+    and the program must exist there. For finding out why a driver fails: workers without `jail`,
+    or ones that name the system calls they are refused. Raises TestbedError if it cannot be run.
     """
     if not argv:
         raise TestbedError(
@@ -56,23 +60,28 @@ def execute(
     overrides = [] if spin_us is None else [("spin_us", spin_us)]
     chosen = system(system_name, overrides)
     check_placement(placement, chosen)
+    config = HostServerConfig(backend=backend, jail=jail, report_refused=report_refused)
     if placement == "process":
-        return _in_process(argv, chosen, stats, timeout_s, backend)
-    return _in_guest(argv, chosen, placement, stats, timeout_s, backend)
+        return _in_process(argv, chosen, stats, timeout_s, config)
+    return _in_guest(argv, chosen, placement, stats, timeout_s, config)
 
 
 def _in_process(
-    argv: Sequence[str], chosen: System, stats: Path | None, timeout_s: float, backend: str
+    argv: Sequence[str],
+    chosen: System,
+    stats: Path | None,
+    timeout_s: float,
+    config: HostServerConfig,
 ) -> int:
     if chosen.is_native:
-        return _run(argv, cleaned(os.environ), timeout_s)
+        return _run(argv, native_by_hand(os.environ), timeout_s)
     build = native_build()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wormhole-exec-")))
         vendors = vendor_folder(directory, build.library)
         tcp = chosen.transport == "tcp"
-        config = HostServerConfig(backend=backend, unix=not tcp, tcp=tcp, worker=build.worker)
-        server = stack.enter_context(host_server(config, directory / "server"))
+        listening = replace(config, unix=not tcp, tcp=tcp, worker=build.worker)
+        server = stack.enter_context(host_server(listening, directory / "server"))
         environment = client_environment(os.environ, chosen, server, vendors)
         if stats is not None:
             environment["WORMHOLE_STATS"] = str(stats.absolute())
@@ -130,15 +139,18 @@ def _in_guest(
     placement: str,
     stats: Path | None,
     timeout_s: float,
-    backend: str,
+    config: HostServerConfig,
 ) -> int:
     build = native_build()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wormhole-exec-")))
-        config = HostServerConfig(backend=backend, tcp=True, worker=build.worker)
         served = stack.enter_context(
             served_guest(
-                VmConfig(name="exec"), config, build.library, directory, placement=placement
+                VmConfig(name="exec"),
+                replace(config, tcp=True, worker=build.worker),
+                build.library,
+                directory,
+                placement=placement,
             )
         )
         vm, server = served.vm, served.server

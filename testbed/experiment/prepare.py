@@ -26,20 +26,27 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from testbed.errors import TestbedError
-from testbed.experiment import datasets, zoo
+from testbed.experiment import zoo
 from testbed.experiment.client import kept_environment
+from testbed.experiment.data import Data, describe, fingerprint
 from testbed.experiment.events import Trajectory, read_events, read_pattern
 from testbed.experiment.workload import WORKLOADS, Command, Model, Package, Workload
 from testbed.machine.artifacts import artifact, artifact_key, cache_dir, log_path, run_logged
 from testbed.machine.native_build import COMPILE_LIMIT_S, COMPILER, compiler_version
+from testbed.machine.opencl import native_variables
+from testbed.machine.prebuilt import prebuilt
+from testbed.root import ROOT
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 PROGRAM = WORKLOADS / "programs" / "train_tinygrad.py"
 WEIGHTS_AT_ONCE = 1 << 20
+READY_FACTS = "facts.json"  # of a workload in an offline bundle: key and hash of its data
 
 DOWNLOAD_TIMEOUT_S = 300.0
 COMPILE_TIMEOUT_S = 300.0
@@ -100,7 +107,7 @@ def prepare(workload: Workload, traced: bool = False) -> Bundle:
     With `traced` the bundle has no captured step even if the workload asks for one.  Making a
     captured step runs the program on the host's accelerator.  Raises TestbedError.
     """
-    base = _base_bundle(workload)
+    base = base_bundle(workload)
     if traced or not isinstance(workload.task, Model) or not workload.task.captured_step:
         return base
     captured = _captured_step(base)
@@ -125,7 +132,7 @@ def reference(bundle: Bundle) -> Trajectory | None:
     That of a model is kept in the cache, keyed by the bundle and the accelerator.  A program has
     one if it is deterministic.  Raises TestbedError.
     """
-    base = _base_bundle(bundle.workload)
+    base = base_bundle(bundle.workload)
     if isinstance(base.workload.task, Command):
         return _command_reference(base, base.workload.task)
     inputs = {"base": base.key, "conditions": json.dumps(conditions(base), sort_keys=True)}
@@ -178,9 +185,10 @@ _REDIRECT = (
 
 
 def native_environment(bundle: Bundle) -> dict[str, str]:
-    """The environment of a native run: the host's own OpenCL, none of our switches."""
+    """The environment of a native run: the host's own OpenCL (or the one chosen), no switches."""
     return {
         **kept_environment(),
+        **native_variables(),
         **bundle.environment(bundle.directory),
         "POCL_CACHE_DIR": str(kernel_cache_seed(bundle.workload.name)),
     }
@@ -203,6 +211,8 @@ def data_tensors(model: Model, steps: int) -> Tensors:
     There is a batch for every step; of a synthetic set no more than its samples fill, and the
     program begins again.  Raises TestbedError if they would be larger than the limit.
     """
+    from testbed.experiment import datasets
+
     data = model.data
     batches = steps
     if data.samples:
@@ -239,6 +249,8 @@ def sample_order(samples: int, count: int, seed: int) -> list[int]:
 
 def initial_weights(parameters: Mapping[str, zoo.Parameter], seed: int) -> Tensors:
     """Weights uniform with variance spread/fan-in (LeCun and others, 1998), the rest constant."""
+    import numpy as np  # not at the top: a bundle's data are made already, and it has no NumPy
+
     generator = random.Random(seed)
     tensors: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
     for name, parameter in parameters.items():
@@ -258,6 +270,8 @@ def initial_weights(parameters: Mapping[str, zoo.Parameter], seed: int) -> Tenso
 
 def _uniform(generator: random.Random, count: int) -> npt.NDArray[np.float64]:
     """What `count` calls of the generator's `random` would give, faster."""
+    import numpy as np
+
     words = np.frombuffer(generator.randbytes(8 * count), "<u4").astype(np.float64)
     high, low = np.floor(words[0::2] / 32), np.floor(words[1::2] / 64)
     return (high * 2.0**26 + low) * 2.0**-53
@@ -289,14 +303,34 @@ def write_tensors(path: Path, tensors: Tensors) -> str:
     return _sha256(path)
 
 
-def _base_bundle(workload: Workload) -> Bundle:
-    """The bundle without a captured step."""
+def base_bundle(workload: Workload) -> Bundle:
+    """The bundle without a captured step, which no accelerator is needed for.
+
+    In an offline bundle (./inv bundle) it lies ready; TestbedError if that was made without it.
+    """
+    ready = prebuilt(ready_name(workload))
+    if ready is not None:
+        facts = json.loads((ready / READY_FACTS).read_text(encoding="utf-8"))
+        return Bundle(workload, ready / "files", facts["key"], facts["data_sha256"])
+    return _made_bundle(workload)
+
+
+def ready_name(workload: Workload) -> str:
+    """The part of an offline bundle that holds this workload, in this size."""
+    # Files are named by their place in the checkout, which lies elsewhere on the other machine.
+    parts = repr(_task_parts(workload)).replace(str(ROOT), "")
+    return f"workloads/{workload.name}-{hashlib.sha256(parts.encode()).hexdigest()[:16]}"
+
+
+def _made_bundle(workload: Workload) -> Bundle:
     task = workload.task
     inputs: dict[str, str | bytes | Path] = {
         "task": repr(_task_parts(workload)),
         "maker": Path(__file__),
     }
     if isinstance(task, Model):
+        from testbed.experiment import datasets
+
         makers = {"zoo": Path(zoo.__file__), "data sets": Path(datasets.__file__)}
         inputs |= {"program": PROGRAM, **makers, **_data_content(task.data)}
     else:
@@ -331,12 +365,14 @@ def _compile(source: Path, program: Path, log: Path) -> None:
     run_logged([COMPILER, *COMPILE_FLAGS, "-o", program, source, *LIBRARIES], log, COMPILE_LIMIT_S)
 
 
-def _data_content(data: datasets.Data) -> dict[str, str]:
+def _data_content(data: Data) -> dict[str, str]:
     """What says that a data set is what it was: hashes of its files, or of the package's scans."""
     if data.name == "digits":
+        from testbed.experiment import datasets
+
         pixels, labels = datasets.digits()
         return {"digits": hashlib.sha256(pixels.tobytes() + labels.tobytes()).hexdigest()}
-    return {f"data {path.name}": datasets.fingerprint(path) for path in data.files}
+    return {f"data {path.name}": fingerprint(path) for path in data.files}
 
 
 def _task_parts(workload: Workload) -> tuple[object, ...]:
@@ -370,7 +406,7 @@ def _write_job(directory: Path, workload: Workload, model: Model) -> None:
         "data": {
             "file": "data.safetensors",
             "sha256": sha256,
-            "source": datasets.describe(model.data),
+            "source": describe(model.data),
         },
     }
     (directory / "job.json").write_text(json.dumps(job, indent=1), encoding="utf-8")

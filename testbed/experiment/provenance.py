@@ -23,6 +23,8 @@ from typing import Any
 
 from testbed.experiment import noise
 from testbed.experiment.experiment import Experiment
+from testbed.machine.opencl import chosen_opencl, clinfo_program, native_variables
+from testbed.machine.prebuilt import bundle_facts
 from testbed.protocol.wire import constant, hash_of_specs
 from testbed.root import ROOT
 
@@ -77,7 +79,13 @@ class Commit:
 
 
 def commit(root: Path = ROOT) -> Commit:
-    """The commit that the source stands at; `nogit` where there is no git or no repository."""
+    """The commit that the source stands at; that of an offline bundle is written in it.
+
+    `nogit` where there is no git or no repository.
+    """
+    facts = bundle_facts()
+    if facts is not None and root == ROOT:
+        return Commit(facts["commit"]["id"], facts["commit"]["changes_sha256"])
     head = _output(["git", "rev-parse", "HEAD"], root)
     if not re.fullmatch(r"[0-9a-f]{40,64}", head):
         return Commit("nogit", "")
@@ -198,9 +206,14 @@ def container() -> str | None:
 
 
 def opencl() -> dict[str, Any]:
-    """The first OpenCL platform and device of the host, as clinfo names them."""
+    """The first OpenCL platform and device of the host, as clinfo names them.
+
+    `chosen` is the vendor that was asked for by name (`--opencl`), null for all that there are.
+    """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OCL_ICD")}
-    facts = parse_clinfo(_output(["clinfo", "--raw"], ROOT, environment))
+    argv = [clinfo_program() or "clinfo", "--raw"]
+    facts = parse_clinfo(_output(argv, ROOT, {**environment, **native_variables()}))
+    facts["chosen"] = chosen_opencl() or None
     facts["packages"] = _debian_packages(["pocl-opencl-icd", "libpocl2", "ocl-icd-libopencl1"])
     return facts
 

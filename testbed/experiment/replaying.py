@@ -12,9 +12,9 @@ from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.experiment.client import (
-    cleaned,
     client_environment,
     guest_variables,
+    native_by_hand,
     vendor_folder,
 )
 from testbed.experiment.events import json_objects, read_json_objects
@@ -112,7 +112,7 @@ def _host_environment(
 ) -> Iterator[dict[str, str]]:
     """The environment of a client on the host, with the server that it needs."""
     if chosen.is_native:
-        yield cleaned(os.environ)
+        yield native_by_hand(os.environ)
         return
     tcp = chosen.transport == "tcp"
     vendors = vendor_folder(logs, native.library)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from testbed.analysis.report import PAGE, Report
 from testbed.analysis.rundir import TRIALS, read_lines
-from testbed.analysis.tables import terminal
 from testbed.errors import TestbedError
 from testbed.experiment.conduct import RESULTS, Conducted, Request, conduct
 from testbed.experiment.conduct import dry_run as plan_text
 from testbed.progress import format_duration, say
+
+if TYPE_CHECKING:
+    from testbed.analysis.report import Report
 
 Print = Callable[[str], None]
 
@@ -47,6 +49,8 @@ def run_experiment(request: Request, print_line: Print = print) -> Conducted:
         say(f"[{format_duration(time.monotonic() - begin_s)}] {line}")
 
     def show(placement: str, report: Report) -> None:
+        from testbed.analysis.tables import terminal
+
         tell(f"{placement} placement is measured")
         shown = [c for c in report.comparisons if c.group.placement == placement]
         print_line(terminal(shown))
@@ -55,7 +59,7 @@ def run_experiment(request: Request, print_line: Print = print) -> Conducted:
         print_line("")
 
     done = conduct(request, tell, show)
-    if done.report.has_counterpart:
+    if done.report is not None and done.report.has_counterpart:
         print_line(f"{done.report.paper}\n")
     print_line(closing_words(done, time.monotonic() - begin_s))
     return done
@@ -83,6 +87,12 @@ def closing_words(done: Conducted, wall_s: float) -> str:
     lines = [
         f"{done.summary.ran} trials ({counts or 'none'}{skipped}) in {format_duration(wall_s)}"
     ]
-    lines.append(f"report: {done.path / PAGE}")
-    lines.append(f"tables, figures, raw data and manifest: {done.path}")
+    if done.report is None:
+        lines.append(f"raw data and manifest: {done.path}")
+        lines.append("take this folder home; there: ./inv plot FOLDER; ./inv report FOLDER")
+    else:
+        from testbed.analysis.report import PAGE
+
+        lines.append(f"report: {done.path / PAGE}")
+        lines.append(f"tables, figures, raw data and manifest: {done.path}")
     return "\n".join(lines)

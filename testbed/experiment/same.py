@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from testbed.analysis.false_alarms import CALLS
-from testbed.analysis.rundir import read_lines
+from testbed.analysis.rundir import CALLS, read_lines
 from testbed.experiment.bench import Place, call_ns, process_place
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.record import drop_torn_line

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.experiment.datasets import describe
+from testbed.experiment.data import describe
 from testbed.experiment.events import Trajectory
 from testbed.experiment.experiment import WorkloadChoice
 from testbed.experiment.outcome import Expectation

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from testbed import yamlfile
 from testbed.errors import TestbedError
 from testbed.experiment import zoo
-from testbed.experiment.datasets import DATA_SETS, DIGITS_CLASSES, Data, describe
+from testbed.experiment.data import DATA_SETS, DIGITS_CLASSES, Data, describe
 from testbed.root import ROOT
 from testbed.yamlfile import Section
 

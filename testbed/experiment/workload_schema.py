@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from testbed.experiment import datasets, workload, zoo
+from testbed.experiment import data, workload, zoo
 
 Schema = dict[str, Any]
 
@@ -123,7 +123,7 @@ def _data() -> Schema:
     }
     optional = ("size", "samples", "label")
     forms = []
-    for name in datasets.DATA_SETS:
+    for name in data.DATA_SETS:
         common: Schema = {} if name == "digits" else {"shape": shape, "classes": classes}
         keys = {"set": {"const": name}, "seed": seed, **common, **own[name]}
         required = [key for key in keys if key not in optional]

@@ -24,6 +24,7 @@ from typing import Any
 from testbed.errors import TestbedError
 from testbed.machine.artifacts import last_lines
 from testbed.machine.native_build import SPECS_FOLDER, native_build
+from testbed.machine.opencl import chosen_vendors, loader_variables
 from testbed.machine.processes import CpuSeconds, cpu_seconds
 from testbed.machine.qemu_argv import HOST_ADDRESS
 from testbed.machine.tap import Tap, tap, wants_tap
@@ -48,6 +49,9 @@ Record = dict[str, Any]
 class HostServerConfig:
     """What can be chosen about a supervisor. `worker` None takes the built one.
 
+    `vendors` None is what was chosen for all (`opencl.py`). `gpu` auto opens a GPU's device files
+    to workers if what they load is a GPU's. `report_refused` makes workers name refused system
+    calls in the log.
     `session_memory_mib` None is the supervisor's own: three quarters of the machine's memory.
     `network` is the path of a guest's TCP: auto, tap or user (tap.py).
     """
@@ -63,6 +67,8 @@ class HostServerConfig:
     worker: Path | None = None
     vendors: Path | None = None
     jail: bool = True
+    gpu: str = "auto"
+    report_refused: bool = False
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -230,7 +236,7 @@ def _start(
     with (run_dir / LOG_NAME).open("ab") as log:
         return subprocess.Popen(
             supervisor_argv(config, run_dir, lifeline_fd, worker, tcp_address),
-            env={**os.environ, **environment},
+            env={**os.environ, **loader_variables(), **environment},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -261,9 +267,13 @@ def supervisor_argv(
         argv += ["--device-socket", "auto"]
     if config.tcp:
         argv += ["--tcp", f"{tcp_address}:0", "--token-file", str(run_dir / "token")]
-    if config.vendors is not None:
-        argv += ["--opencl-vendors", str(config.vendors)]
+    vendors = config.vendors or chosen_vendors()
+    if vendors is not None:
+        argv += ["--opencl-vendors", str(vendors)]
     argv += ["--pocl-cache-seed", str(run_dir / KERNELS_NAME)]
+    argv += ["--gpu", config.gpu]
+    if config.report_refused:
+        argv += ["--report-refused"]
     if not config.jail:
         argv += ["--no-jail"]
     for name, value in config.environment.items():
@@ -345,13 +355,15 @@ def open_session(
         raise TestbedError(f"cannot open a session at {url}: {error}") from error
 
 
-def jail_report(worker: Path | None = None) -> dict[str, str]:
-    """The parts of the jail that a worker reaches here: name -> "reached" or the reason.
+def probe_jail(worker: Path | None = None, gpu: str = "off") -> dict[str, Any]:
+    """The report of a worker's jail here: its level and parts, with `gpu` on its device files too.
 
-    Starts a worker with the null backend; builds it first if need be.
+    Starts a worker with the null backend; builds it first if need be. Raises TestbedError.
     """
     with tempfile.TemporaryDirectory(prefix="wormhole-probe-") as directory:
-        config = HostServerConfig(backend="null", unix=True, worker=worker, session_count=1)
+        config = HostServerConfig(
+            backend="null", unix=True, worker=worker, session_count=1, gpu=gpu
+        )
         with host_server(config, Path(directory)) as server:
             connection, welcome, fds = open_session(server.unix_url)
             connection.close()
@@ -359,7 +371,8 @@ def jail_report(worker: Path | None = None) -> dict[str, str]:
                 os.close(fd)
             if welcome["status"] != enum("hello_status")["ok"]:
                 raise TestbedError(f"a worker could not be started: {last_lines(server.log)[-1]}")
-            return jail_states(server.wait_sessions(1)[0]["jail"])
+            report: dict[str, Any] = server.wait_sessions(1)[0]["jail"]
+            return report
 
 
 def jail_states(jail: Any) -> dict[str, str]:

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.machine.artifacts import artifact, artifact_path, log_path, run_logged
+from testbed.machine.prebuilt import has_prebuilt, prebuilt
 from testbed.protocol.generate import generated_files
 from testbed.root import ROOT
 
@@ -74,10 +75,13 @@ class GuestImage:
     packages_sha256: str
     suite: str
     headers: Path
+    built_driver: Path | None = None
 
     @property
     def driver(self) -> Path:
         """The kernel module for this image's kernel; built on first use, see `build_driver`."""
+        if self.built_driver is not None:
+            return self.built_driver
         return build_driver(self.headers, DRIVER_SOURCE)
 
 
@@ -86,8 +90,19 @@ def guest_image(more_packages: Sequence[str] = ()) -> GuestImage:
 
     Raises TestbedError if a tool is missing, the archive cannot be reached or the build fails.
     """
+    ready = prebuilt("guest")
+    if ready is not None:
+        if more_packages:
+            raise TestbedError(
+                "a bundle has the image of a client guest alone",
+                "use placement process or guest; server-vm runs from a checkout",
+            )
+        return _image(ready, ready, ready / "wormhole.ko")
     root = _guest_root((*PACKAGES, *more_packages))
-    initrd = _guest_initrd(root)
+    return _image(root, _guest_initrd(root), None)
+
+
+def _image(root: Path, initrd: Path, driver: Path | None) -> GuestImage:
     return GuestImage(
         root=root / "root.ext4",
         kernel=root / "vmlinuz",
@@ -96,11 +111,14 @@ def guest_image(more_packages: Sequence[str] = ()) -> GuestImage:
         packages_sha256=hashlib.sha256((root / "packages").read_bytes()).hexdigest(),
         suite=(root / "suite").read_text().strip(),
         headers=root / "headers",
+        built_driver=driver,
     )
 
 
 def guest_image_is_built() -> bool:
-    """Whether `guest_image` would find the root file system in the cache."""
+    """Whether `guest_image` would find the root file system in the cache, or in a bundle."""
+    if has_prebuilt("guest"):
+        return True
     return artifact_path("guest-root", _root_inputs(_sources(), PACKAGES)).is_dir()
 
 
@@ -313,7 +331,7 @@ def _guest_root(packages: Sequence[str]) -> Path:
         _finish_root(root)
         (directory / "packages").write_text(_package_list(root))
         (directory / "suite").write_text(sources.suite + "\n")
-        _make_file_system(root, directory / "root.ext4", log)
+        make_file_system(root, directory / "root.ext4", log)
         shutil.rmtree(root)
         _unpack_kernel(debs, directory, log)
         shutil.rmtree(debs)
@@ -425,7 +443,7 @@ def _package_list(root: Path) -> str:
     return _output(["dpkg-query", f"--admindir={root}/var/lib/dpkg", "--show", shown])
 
 
-def _make_file_system(root: Path, target: Path, log: Path) -> None:
+def make_file_system(root: Path, target: Path, log: Path) -> None:
     """Fill an ext4 file from a directory; sparse, no journal (nothing outlives its VM)."""
     used_bytes = 0
     inodes = 0

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.machine.artifacts import artifact, log_path, run_logged
+from testbed.machine.prebuilt import prebuilt
 from testbed.progress import say
 from testbed.protocol.generate import generated_files, write_if_changed
 from testbed.protocol.spec import SPEC_NAMES, spec_path
@@ -123,6 +124,9 @@ def native_build(sanitizer: str = "", tests: bool = False) -> NativeBuild:
     `sanitizer` is "", "address" (with undefined behaviour) or "thread"; `tests` adds the C test
     programs.  Raises TestbedError without a compiler, or with the compiler's own last lines.
     """
+    ready = prebuilt("native")
+    if ready is not None and not sanitizer and not tests:
+        return NativeBuild(ready)
     compiler = compiler_version()
     generated = {str(name): text for name, text in generated_files().items()}
     specs = {name: spec_path(name).read_text(encoding="utf-8") for name in SPEC_NAMES}

@@ -32,6 +32,7 @@ from testbed.machine.artifacts import (
     log_path,
     run_logged,
 )
+from testbed.machine.prebuilt import has_prebuilt, prebuilt
 from testbed.root import ROOT
 
 PATCHES = ROOT / "qemu_patches"
@@ -104,10 +105,7 @@ def qemu_bundle(report: Report = lambda line: None) -> QemuBundle:
 
     `report` gets one line at the start of each long step.  Raises TestbedError naming the log.
     """
-    source = _fetched_source(report)
-    inputs = _build_inputs(source)
-    log = log_path("qemu", inputs)
-    directory = artifact("qemu", inputs, lambda out: _build(source, out, log, report))
+    directory = prebuilt("qemu") or _built(report)
     facts = json.loads((directory / "bundle.json").read_text(encoding="utf-8"))
     return QemuBundle(
         binary=directory / "qemu-system-x86_64",
@@ -117,8 +115,17 @@ def qemu_bundle(report: Report = lambda line: None) -> QemuBundle:
     )
 
 
+def _built(report: Report) -> Path:
+    source = _fetched_source(report)
+    inputs = _build_inputs(source)
+    log = log_path("qemu", inputs)
+    return artifact("qemu", inputs, lambda out: _build(source, out, log, report))
+
+
 def qemu_is_built() -> bool:
-    """Whether `qemu_bundle` would find everything in the cache."""
+    """Whether `qemu_bundle` would find everything in the cache, or in a bundle."""
+    if has_prebuilt("qemu"):
+        return True
     own = bool(os.environ.get("WORMHOLE_QEMU_TARBALL"))
     if not own and not artifact_path("qemu-source", _source_inputs()).is_dir():
         return False

@@ -60,6 +60,7 @@ SESSION_NOTIFICATIONS_LIMIT = 8
 def test_a_guest_replays_and_its_device_confirms_the_counts(tmp_path: Path) -> None:
     (tmp_path / "counting.yaml").write_text(EXPERIMENT)
     done = run_experiment(Request(str(tmp_path / "counting.yaml"), out=tmp_path / "out"))
+    assert done.report is not None
     assert done.summary.by_status == {"ok": 3}, done.report.text
     (comparison,) = done.report.comparisons
     rows = {row.system: row for row in comparison.rows}

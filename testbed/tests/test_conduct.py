@@ -77,6 +77,7 @@ def test_run_leaves_tables_figures_manifest_and_raw_data(experiment: Path, tmp_p
     assert manifest["state"] == "finished"
     assert manifest["workloads"]["ticks"]["steps"] == 5
     assert manifest["systems"] == {"native": {}}
+    assert done.report is not None
     assert {file.suffix for file in done.report.files} == {
         ".txt",
         ".md",
@@ -198,6 +199,7 @@ def test_failing_trials_are_shown_with_their_reason(experiment: Path, tmp_path: 
     request = conduct.Request(str(experiment), out=tmp_path / "out")
     done = run_experiment(request, lambda _: None)
     assert done.summary.by_status == {"failed": 4}
+    assert done.report is not None
     assert "none: failed (3 of 3)" in done.report.text
     (first, *_) = read_lines(done.path / "trials.jsonl")
     assert first["detail"] == "the program ended with exit status 1: stopped on request"

@@ -12,7 +12,8 @@ import pytest
 
 from testbed.errors import TestbedError
 from testbed.experiment import datasets
-from testbed.experiment.datasets import Data, describe, load
+from testbed.experiment.data import DATA_SETS, Data, describe
+from testbed.experiment.datasets import load
 
 IMAGES = np.arange(3 * 2 * 2, dtype=np.uint8).reshape(3, 2, 2) * 20
 LABELS = np.array([2, 0, 1], dtype=np.uint8)
@@ -142,4 +143,4 @@ def test_a_record_says_where_samples_come_from() -> None:
     assert describe(Data("digits", 1, (1, 8, 8), 10))["origin"] == "real"
     said = describe(Data("synthetic", 5, (1, 8, 8), 3, samples=12))
     assert (said["origin"], said["text"]) == ("synthetic", "12 synthetic images of 3 classes")
-    assert set(datasets.DATA_SETS) == {"digits", "synthetic", "idx", "npz", "csv"}
+    assert set(datasets.LOADERS) == set(DATA_SETS)

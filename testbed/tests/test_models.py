@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from testbed import yamlfile
-from testbed.experiment import datasets, prepare, zoo
+from testbed.experiment import data, prepare, zoo
 from testbed.experiment.events import Trajectory, read_events
 from testbed.experiment.gate import check_trajectory
 from testbed.experiment.workload import Model, Workload, find_workload, parse_workload
@@ -254,4 +254,4 @@ def test_inference_of_an_untrained_model_says_its_first_loss(tmp_path: Path) -> 
     forward_alone = run(replace(chosen, task=replace(chosen.task, mode="inference")), tmp_path)
     assert training is not None
     assert forward_alone.steps[0].loss == pytest.approx(training.steps[0].loss, rel=1e-6)
-    assert datasets.describe(chosen.task.data)["origin"] == "real"
+    assert data.describe(chosen.task.data)["origin"] == "real"

@@ -15,7 +15,8 @@ import pytest
 
 from testbed.errors import TestbedError
 from testbed.experiment import prepare
-from testbed.experiment.datasets import Data, digits
+from testbed.experiment.data import Data
+from testbed.experiment.datasets import digits
 from testbed.experiment.events import read_events
 from testbed.experiment.gate import check_trajectory
 from testbed.experiment.workload import Model, find_workload, load_workload

@@ -11,8 +11,9 @@ import pytest
 import scipy.stats
 
 from testbed import yamlfile
-from testbed.analysis.false_alarms import CALLS, false_alarms, sentences
+from testbed.analysis.false_alarms import false_alarms, sentences
 from testbed.analysis.report import tabulate
+from testbed.analysis.rundir import CALLS
 from testbed.analysis.samples import load_run
 from testbed.errors import TestbedError
 from testbed.experiment import same
