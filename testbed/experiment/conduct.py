@@ -31,6 +31,7 @@ from testbed.experiment.runner import Summary, run_trials
 from testbed.experiment.same import ESTIMATE_SESSION_S, measure_calls, sessions
 from testbed.experiment.subject import Recorded, Subject, prepare_subjects, recorded_file
 from testbed.experiment.systems import PLACEMENTS, system
+from testbed.machine.gvirtus import find_gvirtus
 from testbed.machine.prebuilt import bundle_facts
 from testbed.root import ROOT
 
@@ -64,6 +65,7 @@ class Conducted:
 def dry_run(request: Request) -> str:
     """What would run, as text with a rough time: the plan, less what a stopped run has already."""
     experiment = _experiment(request)
+    experiment = experiment.without(_absent(experiment))
     trials = make_plan(experiment, "tcg", request.placements)
     if request.resume is not None:
         finished = {str(line["id"]) for line in read_lines(request.resume / TRIALS)}
@@ -90,7 +92,11 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
     nothing of it keeps running, and what was measured stays on disk.  An offline bundle has not
     what tables and figures are made with: there the records are all.  Raises TestbedError.
     """
-    experiment = _experiment(request)
+    whole = _experiment(request)
+    absent = _absent(whole)
+    for name, reason in absent.items():
+        say(f"{name} is left out: {reason}")
+    experiment = whole.without(absent)
     if not make_plan(experiment, "kvm", request.placements):
         # Said before anything is made: nothing of such a run is worth a directory.
         raise TestbedError(
@@ -99,6 +105,7 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
         )
     with _run_directory(request, experiment) as run:
         manifest = run.manifest()
+        manifest["left_out"] = absent
         try:
             summary = _measure(experiment, request, run, manifest, say, show)
             if _only("process", request.placements):
@@ -125,6 +132,18 @@ def _experiment(request: Request) -> Experiment:
         read_manifest(request.resume)
         return load_experiment(request.resume / "experiment.yaml")
     return load_experiment(find_experiment(request.experiment, EXPERIMENTS))
+
+
+def _absent(experiment: Experiment) -> dict[str, str]:
+    """The systems that this machine has not, with the reason: GVirtuS is not the testbed's own."""
+    names = [system.name for system in experiment.systems if system.is_gvirtus]
+    if not names:
+        return {}
+    try:
+        find_gvirtus()
+    except TestbedError as error:
+        return dict.fromkeys(names, error.what)
+    return {}
 
 
 def _run_directory(request: Request, experiment: Experiment) -> RunDirectory:
@@ -302,7 +321,11 @@ def _guests(
 
 def _native_code(experiment: Experiment, say: Say) -> NativeParts | None:
     """The native code, or None if every trial is a native application."""
-    forwards = any(not chosen.is_native for part in experiment.parts for chosen in part.systems)
+    forwards = any(
+        not (chosen.is_native or chosen.is_gvirtus)
+        for part in experiment.parts
+        for chosen in part.systems
+    )
     if not forwards and all(part.form == "application" for part in experiment.parts):
         return None
     from testbed.machine.native_build import native_build

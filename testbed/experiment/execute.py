@@ -19,12 +19,14 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.experiment.client import (
+    cleaned,
     client_environment,
     guest_variables,
     native_by_hand,
     vendor_folder,
 )
 from testbed.experiment.systems import System, check_placement, system
+from testbed.machine.gvirtus import find_gvirtus, gvirtus_backend
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
@@ -75,6 +77,8 @@ def _in_process(
 ) -> int:
     if chosen.is_native:
         return _run(argv, native_by_hand(os.environ), timeout_s)
+    if chosen.is_gvirtus:
+        return _by_gvirtus(argv, timeout_s)
     build = native_build()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wormhole-exec-")))
@@ -87,6 +91,18 @@ def _in_process(
             environment["WORMHOLE_STATS"] = str(stats.absolute())
         status = _run(argv, environment, timeout_s)
         _show_failures(server)
+        return status
+
+
+def _by_gvirtus(argv: Sequence[str], timeout_s: float) -> int:
+    with (
+        tempfile.TemporaryDirectory(prefix="wormhole-exec-") as folder,
+        gvirtus_backend(find_gvirtus(), Path(folder)) as backend,
+    ):
+        status = _run(argv, backend.client_environment(cleaned(os.environ)), timeout_s)
+        backend.check_alive()
+        if status == 0:
+            backend.check_used()
         return status
 
 

@@ -33,6 +33,7 @@ from testbed.experiment.program import complaint_of, run_program
 from testbed.experiment.runner import TrialFiles, TrialOutcome
 from testbed.experiment.subject import Subject
 from testbed.experiment.systems import System, system
+from testbed.machine.gvirtus import find_gvirtus, gvirtus_backend
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.served_guest import Server
 
@@ -109,6 +110,8 @@ class Executor:
             attempt = self._in_guest_or_end_it(guest, trial, chosen, subject, files)
         elif chosen.is_native:
             attempt = self._native(trial, subject, files)
+        elif chosen.is_gvirtus:
+            attempt = self._by_gvirtus(trial, subject, files)
         else:
             attempt = self._forwarded(trial, chosen, subject, files)
         # What this process itself used, mostly for SSH, is not foreign either.
@@ -174,6 +177,21 @@ class Executor:
         host = [HostTime("supervisor", times.user_s, times.system_s)]
         stub = read_json_objects(files.log_directory / "stub.jsonl")
         return _completed(attempt, stub, sessions, host)
+
+    def _by_gvirtus(self, trial: Trial, subject: Subject, files: TrialFiles) -> Attempt:
+        install = find_gvirtus()
+        with gvirtus_backend(install, files.log_directory / "server") as backend:
+            base = {
+                **kept_environment(),
+                **subject.bundle.environment(subject.bundle.directory),
+            }
+            facts = {"network": "loopback", "gvirtus": install.facts()}
+            environment = backend.client_environment(base)
+            attempt = self._on_host(trial, subject, files, environment, facts)
+            times = backend.cpu_seconds()
+            if attempt.status == 0:
+                backend.check_used()
+        return replace(attempt, host=[HostTime("supervisor", times.user_s, times.system_s)])
 
     def _on_host(
         self,

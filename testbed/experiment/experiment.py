@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,11 @@ class SystemChoice:
     def is_native(self) -> bool:
         """The application on the host with the vendor's library, no forwarding."""
         return self.preset == "native"
+
+    @property
+    def is_gvirtus(self) -> bool:
+        """Forwarded by GVirtuS, which runs in process placement alone."""
+        return self.preset == "gvirtus"
 
 
 @dataclass(frozen=True)
@@ -172,6 +177,36 @@ class Experiment:
     instrumented: bool
     same: Same | None
     sha256: str = field(repr=False, default="")
+
+    def without(self, absent: Collection[str]) -> Experiment:
+        """The same without some systems; a part that has no system left is left out, too.
+
+        Raises TestbedError if one of them is what others are compared with.
+        """
+        for baseline in (self.baseline, *(part.baseline for part in self.parts)):
+            if baseline in absent:
+                raise TestbedError(
+                    f"{self.name} compares with {baseline}, which this machine has not",
+                    "choose another baseline",
+                )
+        parts = tuple(
+            replace(
+                part,
+                systems=tuple(system for system in part.systems if system.name not in absent),
+                ladders=tuple(_less(steps, absent) for steps in part.ladders),
+            )
+            for part in self.parts
+        )
+        return replace(
+            self,
+            systems=tuple(system for system in self.systems if system.name not in absent),
+            ladder=_less(self.ladder, absent),
+            parts=tuple(part for part in parts if part.systems),
+        )
+
+
+def _less(names: Sequence[str], absent: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in absent)
 
 
 def load_experiment(path: Path, presets: Sequence[str] = tuple(PRESETS)) -> Experiment:

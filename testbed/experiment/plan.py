@@ -145,14 +145,19 @@ def _part_trials(
         (workload, chosen, instrument)
         for workload in part.workloads
         for chosen in part.systems
-        for instrument in dict.fromkeys(("", "" if chosen.is_native else part.instrument))
-        if placement == "process" or not chosen.is_native or accelerator == "kvm"
+        for instrument in dict.fromkeys(("", part.instrument if _is_ours(chosen) else ""))
+        if placement == "process" or _is_ours(chosen) or (chosen.is_native and accelerator == "kvm")
     ]
     for number in range(1 - part.warmup_rounds, part.rounds + 1):
         order = list(cells)
         random.Random(f"{experiment.seed}/{part.name}/{placement}/{number}").shuffle(order)
         for workload, chosen, instrument in order:
             yield _trial(experiment, part, placement, number, workload, chosen, instrument)
+
+
+def _is_ours(system: SystemChoice) -> bool:
+    """Our stub and server: those can be instrumented, and be in guests."""
+    return not system.is_native and not system.is_gvirtus
 
 
 def _trial(

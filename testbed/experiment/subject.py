@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed.errors import TestbedError
 from testbed.experiment.data import describe
 from testbed.experiment.events import Trajectory
 from testbed.experiment.experiment import WorkloadChoice
@@ -81,6 +82,8 @@ def prepare_subjects(
     forms: dict[WorkloadChoice, set[str]] = {}
     for trial in trials:
         forms.setdefault(trial.workload, set()).add(trial.form)
+        if trial.system.is_gvirtus:
+            _check_gvirtus(trial)
     subjects: dict[str, Subject] = {}
     for choice, wanted in forms.items():
         say(f"preparing {choice.label}: data, weights, native reference")
@@ -93,6 +96,17 @@ def prepare_subjects(
             recorded = record(bundle)
         subjects[choice.label] = Subject(workload, bundle, trajectory, recorded)
     return subjects
+
+
+def _check_gvirtus(trial: Trial) -> None:
+    """Raises TestbedError for what uses OpenCL, which GVirtuS does not forward."""
+    task = find_workload(trial.workload.name).task
+    # Models are trained by tinygrad on OpenCL, C programs are linked with it.
+    if trial.form == "replay" or isinstance(task, Model) or task.compile:
+        raise TestbedError(
+            f"gvirtus forwards CUDA, and {trial.workload.label} ({trial.form}) uses OpenCL",
+            "give gvirtus a part of its own, with the application form of CUDA programs",
+        )
 
 
 def recorded_file(path: Path, calls: int | None) -> Recorded:

@@ -24,7 +24,9 @@ SwitchValue = str | int | bool
 
 @dataclass(frozen=True)
 class System:
-    """One system. `transport` none is the application with the vendor's library."""
+    """One system. `transport` none is the application with the vendor's library, gvirtus another
+    project's forwarder, which has switches of its own.
+    """
 
     name: str
     transport: str
@@ -38,9 +40,14 @@ class System:
         """No forwarding: no stub, no server."""
         return self.transport == "none"
 
+    @property
+    def is_gvirtus(self) -> bool:
+        """Forwarded by an installation of GVirtuS: neither our stub nor our server."""
+        return self.transport == "gvirtus"
+
     def switches(self) -> dict[str, SwitchValue]:
-        """The switches by name, for manifests; empty for native."""
-        if self.is_native:
+        """The switches by name, for manifests; empty for native and for gvirtus."""
+        if self.is_native or self.is_gvirtus:
             return {}
         return {
             "transport": self.transport,
@@ -57,6 +64,11 @@ class System:
         """
         if self.is_native:
             return {}
+        if self.is_gvirtus:
+            raise TestbedError(
+                "gvirtus forwards CUDA, and this uses OpenCL",
+                "use ./inv exec --system gvirtus -- PROGRAM, or an experiment's application form",
+            )
         kind = server.partition(":")[0]
         fitting = ("tcp",) if self.transport == "tcp" else ("unix", "device")
         if kind not in fitting:
@@ -84,6 +96,7 @@ PRESETS: dict[str, System] = {
         System("wormhole-sync", "shm", oneway=False),
         System("wormhole-notify", "shm", oneway=False, notifications="always"),
         System("tcp-sync", "tcp", oneway=False, local=False),
+        System("gvirtus", "gvirtus"),
     )
 }
 
@@ -99,8 +112,8 @@ def system(
     if known is None:
         raise TestbedError(f"unknown system {preset!r}", f"known: {', '.join(PRESETS)}")
     changes = dict(overrides)
-    if changes and known.is_native:
-        raise TestbedError("native has no switches", "leave the overrides out")
+    if changes and (known.is_native or known.is_gvirtus):
+        raise TestbedError(f"{preset} has no switches", "leave the overrides out")
     for switch, value in changes.items():
         _check(switch, value)
     changed = dataclasses.replace(known, **changes)  # type: ignore[arg-type]
@@ -114,6 +127,11 @@ def check_placement(placement: str, chosen: System | None = None) -> None:
     if placement != "process" and chosen is not None and chosen.is_native:
         raise TestbedError(
             "native runs on the host, a guest has no accelerator of its own",
+            "use --placement process, or another system",
+        )
+    if placement != "process" and chosen is not None and chosen.is_gvirtus:
+        raise TestbedError(
+            "gvirtus runs on the host: its libraries are those of this machine's installation",
             "use --placement process, or another system",
         )
 

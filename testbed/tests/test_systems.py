@@ -15,8 +15,9 @@ TCP = "tcp:127.0.0.1:5000"
 
 def test_presets_are_those_of_the_paper() -> None:
     switches = {name: preset.switches() for name, preset in PRESETS.items()}
-    assert list(switches) == ["native", "wormhole", "wormhole-sync", "wormhole-notify", "tcp-sync"]
-    assert switches["native"] == {}
+    ours = ["wormhole", "wormhole-sync", "wormhole-notify", "tcp-sync"]
+    assert list(switches) == ["native", *ours, "gvirtus"]
+    assert switches["native"] == switches["gvirtus"] == {}
     common = {"spin_us": DEFAULT_SPIN_US}
     assert switches["wormhole"] == {
         **common,
