@@ -35,6 +35,7 @@ def doctor(_: Context, json: bool = False) -> None:
         "profile": "experiment in workloads/experiments/ (default: quick; no GPU, no KVM needed)",
         "dry-run": "print the plan and its estimated time, run nothing",
         "resume": "directory of a stopped run to go on with",
+        "changed-source": "go on though the source has changed since; the manifest says so",
         "out": "directory for results (default: results/ of the checkout)",
         "placement": f"only this {PLACEMENT_HELP}",
         "opencl": OPENCL_HELP,
@@ -49,13 +50,14 @@ def reproduce(
     out: str = "",
     placement: str = "",
     opencl: str = "",
+    changed_source: bool = False,
 ) -> None:
     """The main job: build what is missing, boot guests, compare all systems, leave results."""
     from testbed.experiment.reproduce import run_or_plan
     from testbed.machine.opencl import choose_opencl
 
     choose_opencl(opencl)
-    run_or_plan(profile, dry_run, resume, out, placement)
+    run_or_plan(profile, dry_run, resume, out, placement, changed_source)
 
 
 @task(
@@ -64,6 +66,7 @@ def reproduce(
         "experiment": "experiment file or its name in workloads/experiments/",
         "dry-run": "print the plan and its estimated time, run nothing",
         "resume": "directory of a stopped run to go on with",
+        "changed-source": "go on though the source has changed since; the manifest says so",
         "out": "directory for results (default: results/ of the checkout)",
         "placement": f"only this {PLACEMENT_HELP}",
         "opencl": OPENCL_HELP,
@@ -78,13 +81,14 @@ def run(
     out: str = "",
     placement: str = "",
     opencl: str = "",
+    changed_source: bool = False,
 ) -> None:
     """Run one experiment."""
     from testbed.experiment.reproduce import run_or_plan
     from testbed.machine.opencl import choose_opencl
 
     choose_opencl(opencl)
-    run_or_plan(experiment, dry_run, resume, out, placement)
+    run_or_plan(experiment, dry_run, resume, out, placement, changed_source)
 
 
 @task(

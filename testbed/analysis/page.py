@@ -88,7 +88,11 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("measured", f"{manifest.get('started_utc', '?')} to {manifest.get('ended_utc', '?')}"),
         (
             "commit",
-            f"{commit.get('id', '?')}{' with local changes' if commit.get('dirty') else ''}",
+            f"{commit.get('id', '?')}{' with local changes' if commit.get('dirty') else ''}"
+            + "".join(
+                f"; after {later['after_trials']} trials {later['id']}"
+                for later in manifest.get("continued_by", [])
+            ),
         ),
         (
             "host",

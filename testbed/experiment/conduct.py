@@ -51,6 +51,7 @@ class Request:
     out: Path = RESULTS
     resume: Path | None = None
     placements: tuple[str, ...] | None = None
+    changed_source: bool = False  # a stopped run may go on though the source has changed
 
 
 @dataclass(frozen=True)
@@ -155,13 +156,25 @@ def _run_directory(request: Request, experiment: Experiment) -> RunDirectory:
         run.write_manifest(manifest)
         return run
     run = RunDirectory.resume(request.resume)
-    conflicts = provenance.resume_conflicts(run.manifest(), manifest)
-    if conflicts:
+    before = run.manifest()
+    conflicts = provenance.resume_conflicts(before, manifest)
+    changed = [conflict for conflict in conflicts if conflict.startswith("commit.")]
+    if conflicts and not (request.changed_source and conflicts == changed):
         run.close()
         raise TestbedError(
             f"{request.resume} was measured under other conditions: {'; '.join(conflicts)}",
-            "start a run of its own; unlike conditions are never mixed",
+            "start a run of its own; unlike conditions are never mixed"
+            + (
+                " (if what changed is no part of what is measured: --changed-source, recorded)"
+                if conflicts == changed
+                else ""
+            ),
         )
+    if changed:
+        trials = len(read_lines(run.path / TRIALS))
+        entry = {**source.to_json(), "after_trials": trials, "utc": provenance.utc_now()}
+        before.setdefault("continued_by", []).append(entry)
+        run.write_manifest(before)
     return run
 
 
@@ -196,7 +209,7 @@ def _measure(
         if not make_plan(experiment, "tcg", _only(placement, request.placements)):
             continue
         with contextlib.ExitStack() as stack:
-            boot, accelerator = None, "none"
+            boot, accelerator, guests = None, "none", None
             placed: Subjects = subjects
             if placement != "process":
                 assert native is not None, "native alone has no guest placement"
@@ -204,8 +217,10 @@ def _measure(
                     _guests(placement, experiment, run, native, manifest, say)
                 )
                 boot, accelerator = guests.boot, guests.accelerator
-                placed = guests.subjects(subjects)
             trials = make_plan(experiment, accelerator, [placement])
+            if guests is not None:
+                labels = dict.fromkeys(trial.workload.label for trial in trials)
+                placed = guests.subjects({label: subjects[label] for label in labels})
             run.write_manifest(manifest)
             say(f"{placement} placement: {len(trials)} trials")
             executor = Executor(Settings(native, placed, accelerator, boot))

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 Print = Callable[[str], None]
 
 
-def run_or_plan(experiment: str, dry_run: bool, resume: str, out: str, placement: str) -> None:
+def run_or_plan(
+    experiment: str,
+    dry_run: bool,
+    resume: str,
+    out: str,
+    placement: str,
+    changed_source: bool = False,
+) -> None:
     """Run an experiment (or go on with a stopped run) and print its tables, or print its plan.
 
     Empty words stand for what was not asked for.  Raises TestbedError with one clear line, also if
@@ -34,6 +41,7 @@ def run_or_plan(experiment: str, dry_run: bool, resume: str, out: str, placement
         out=Path(out) if out else RESULTS,
         resume=Path(resume) if resume else None,
         placements=(placement,) if placement else None,
+        changed_source=changed_source,
     )
     if dry_run:
         print(plan_text(request))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +17,7 @@ from testbed.errors import TestbedError
 from testbed.experiment import conduct, provenance
 from testbed.experiment.executor import Executor
 from testbed.experiment.reproduce import run_experiment
+from testbed.experiment.runner import Summary
 from testbed.root import ROOT
 
 PROGRAM = """\
@@ -203,3 +207,56 @@ def test_failing_trials_are_shown_with_their_reason(experiment: Path, tmp_path: 
     assert "none: failed (3 of 3)" in done.report.text
     (first, *_) = read_lines(done.path / "trials.jsonl")
     assert first["detail"] == "the program ended with exit status 1: stopped on request"
+
+
+def test_a_run_goes_on_with_a_changed_source_only_if_told_to_and_says_so(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run_experiment(conduct.Request(str(experiment), out=tmp_path / "out"), lambda _: None)
+    monkeypatch.setattr(provenance, "commit", lambda: provenance.Commit("d" * 40, ""))
+    with pytest.raises(TestbedError, match=r"commit\.id: c+, now d+.*--changed-source"):
+        run_experiment(conduct.Request("", resume=done.path), lambda _: None)
+    request = conduct.Request("", resume=done.path, changed_source=True)
+    run_experiment(request, lambda _: None)
+    manifest = json.loads((done.path / "manifest.json").read_text())
+    assert manifest["commit"]["id"] == "c" * 40
+    (later,) = manifest["continued_by"]
+    assert (later["id"], later["after_trials"]) == ("d" * 40, 4)
+    assert f"after 4 trials {'d' * 40}" in (done.path / "report.html").read_text()
+    manifest["host"]["cores"] = 99
+    (done.path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(TestbedError, match=r"host\.cores: 99"):
+        run_experiment(request, lambda _: None)
+
+
+def test_a_placement_gets_the_workloads_of_its_own_trials_alone(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "tocks.yaml"
+    other.write_text((tmp_path / "ticks.yaml").read_text().replace("name: ticks", "name: tocks"))
+    experiment.write_text(
+        experiment.read_text().replace("systems: [native]", "systems: [native, wormhole]")
+        + f"  - form: application\n    name: elsewhere\n    workloads: [{other}]\n"
+        + "    systems: [wormhole]\n    placements: [server-vm]\n    rounds: 1\n"
+    )
+    seen: list[list[str]] = []
+
+    def fit(subjects: conduct.Subjects) -> conduct.Subjects:
+        seen.append(list(subjects))
+        return subjects
+
+    @contextlib.contextmanager
+    def guests(*_: object) -> Iterator[conduct._Guests]:
+        yield conduct._Guests(lambda _: pytest.fail("nothing is to boot"), "tcg", fit)
+
+    file = tmp_path / "ticks.py"
+    native = SimpleNamespace(worker=file, library=file, replay=file)
+    nothing = Summary(ran=0, skipped=0, by_status={})
+    monkeypatch.setattr(conduct, "_native_code", lambda *_: native)
+    monkeypatch.setattr(conduct, "_guests", guests)
+    monkeypatch.setattr(conduct, "run_trials", lambda *_: nothing)
+    monkeypatch.setattr(conduct, "tabulate", lambda _: None)
+    monkeypatch.setattr(conduct, "write_page", lambda _: None)
+    request = conduct.Request(str(experiment), out=tmp_path / "out")
+    conduct.conduct(request, lambda _: None, lambda *_: None)
+    assert seen == [["tocks"]]
