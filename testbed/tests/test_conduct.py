@@ -255,8 +255,9 @@ def test_a_placement_gets_the_workloads_of_its_own_trials_alone(
     monkeypatch.setattr(conduct, "_native_code", lambda *_: native)
     monkeypatch.setattr(conduct, "_guests", guests)
     monkeypatch.setattr(conduct, "run_trials", lambda *_: nothing)
-    monkeypatch.setattr(conduct, "tabulate", lambda _: None)
-    monkeypatch.setattr(conduct, "write_page", lambda _: None)
+    monkeypatch.setattr(conduct, "_jail", lambda _: {})
+    monkeypatch.setattr("testbed.analysis.report.tabulate", lambda _: None)
+    monkeypatch.setattr("testbed.analysis.report.write_page", lambda _: None)
     request = conduct.Request(str(experiment), out=tmp_path / "out")
     conduct.conduct(request, lambda _: None, lambda *_: None)
     assert seen == [["tocks"]]
