@@ -161,6 +161,7 @@ def compare(_: Context, first: str, second: str, json: bool = False) -> None:
         "placement": PLACEMENT_HELP,
         "opencl": OPENCL_HELP,
         "spin-us": "spin bound in microseconds of both sides (default: the system's)",
+        "backend": "opencl, or cuda for programs of CUDA's (with --placement process or guest)",
         "stats": "file that gets the stub's counters as JSON lines",
         "timeout-s": "time limit of the program in seconds",
         "jail": "--no-jail: workers without their jail, for finding out why a driver fails",
@@ -173,6 +174,7 @@ def execute(
     system: str = "wormhole",
     placement: str = "process",
     spin_us: int = DEFAULT_SPIN,
+    backend: str = "opencl",
     stats: str = "",
     timeout_s: int = 3600,
     opencl: str = "",
@@ -195,6 +197,7 @@ def execute(
             timeout_s=timeout_s,
             jail=jail,
             report_refused=report_refused,
+            backend=backend,
         )
     )
 

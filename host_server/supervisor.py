@@ -23,6 +23,7 @@ from pathlib import Path
 
 from host_server.clients import TcpServer, UnixServer, listen_tcp, listen_unix
 from host_server.control import CONTROL_NAME, ControlServer
+from host_server.cuda_libraries import CUDA_VARIABLE, cuda_libraries
 from host_server.device import DeviceServer
 from host_server.layout import check_session_bytes
 from host_server.loop import Loop
@@ -67,6 +68,7 @@ class Options:
     jail: bool
     gpu: str
     report_refused: bool
+    cuda: tuple[Path, ...]
     environment: dict[str, str]
 
 
@@ -89,7 +91,7 @@ def parse(argv: Sequence[str]) -> Options:
     add = parser.add_argument
     add("--run-dir", type=Path, required=True, help="where sessions.jsonl is written")
     add("--worker", type=Path, required=True, help="the wormhole-worker program")
-    add("--backend", choices=("opencl", "null"), required=True)
+    add("--backend", choices=("opencl", "cuda", "null"), required=True)
     add("--unix", default="", help="socket for host processes; `auto` makes and announces a path")
     add("--device-socket", default="", help="socket for QEMU's device; a path or `auto`")
     add("--serve", type=Path, help="the device node of a guest that serves another guest")
@@ -123,6 +125,11 @@ def parse(argv: Sequence[str]) -> Options:
         help="keep GPU device files reachable for workers (auto: if what they load is a GPU's)",
     )
     add("--report-refused", action="store_true", help="workers say which system calls are refused")
+    add(
+        "--cuda-libraries",
+        default="",
+        help="directories of CUDA's own libraries, with colons between (default: found)",
+    )
     add("--worker-env", action="append", default=[], metavar="NAME=VALUE")
     got = parser.parse_args(argv)
     if not (got.unix or got.device_socket or got.serve or got.tcp):
@@ -159,8 +166,13 @@ def parse(argv: Sequence[str]) -> Options:
         jail=not got.no_jail,
         gpu=got.gpu,
         report_refused=got.report_refused,
+        cuda=_cuda_libraries(got.cuda_libraries),
         environment=dict(_assignment(text) for text in got.worker_env),
     )
+
+
+def _cuda_libraries(chosen: str) -> tuple[Path, ...]:
+    return tuple(cuda_libraries({CUDA_VARIABLE: chosen} if chosen else os.environ))
 
 
 def serve(options: Options) -> int:
@@ -196,6 +208,7 @@ def serve(options: Options) -> int:
             or (options.gpu == "auto" and wants_gpu(options.backend, vendors)),
             report_refused=options.report_refused,
             library_directories=library_directories(vendors, options.backend),
+            cuda=options.cuda,
             vendors=vendors,
             cache_seed=options.cache_seed,
             environment=options.environment,

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from host_server.cuda_libraries import CUDA_VARIABLE
 from host_server.loop import Loop, Timer
 from host_server.state_dir import kill_user
 from host_server.status_page import StatusPage
@@ -54,6 +55,7 @@ class WorkerSettings:
     jail: bool
     gpu: bool
     report_refused: bool
+    cuda: tuple[Path, ...]
     vendors: Mapping[str, str]
     library_directories: Sequence[Path]
     cache_seed: Path | None
@@ -323,7 +325,9 @@ class Worker:
             return "off"
         uid = self._lease.uid if self._lease else 0
         words = [f"uid={uid}", f"gid={uid}", f"home={self._home}"]
-        words += [f"read={path}" for path in self._settings.library_directories]
+        readable = [*self._settings.library_directories]
+        readable += [path for path in self._settings.cuda if not path.is_relative_to("/usr")]
+        words += [f"read={path}" for path in dict.fromkeys(readable)]
         words += [f"gpu={int(self._settings.gpu)}", f"files={FILES_MAX}"]
         words += [f"report={int(self._settings.report_refused)}"]
         words += [f"processes={PROCESSES_MAX if uid else 0}"]
@@ -347,6 +351,8 @@ class Worker:
             environment["LD_LIBRARY_PATH"] = ":".join(directories)
         if self._settings.vendors:
             environment["OCL_ICD_VENDORS"] = str(self._home / "vendors") + "/"
+        if self._settings.cuda:
+            environment[CUDA_VARIABLE] = ":".join(map(str, self._settings.cuda))
         environment.update(self._settings.environment)
         return environment
 

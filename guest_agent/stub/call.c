@@ -738,14 +738,29 @@ void wh_call_end(struct wh_call *call)
     call->buffer = NULL;
 }
 
-int32_t wh_take_async_error(void)
+int32_t wh_take_async(uint16_t *opcode)
 {
     int error = 0;
     struct wh_client *client = wh_client_get(&error);
     if (client == NULL || wh_load64(&client->async_error) == 0) {
         return 0;
     }
-    return (int32_t)(uint32_t)__atomic_exchange_n(&client->async_error, 0, __ATOMIC_ACQ_REL);
+    uint64_t value = __atomic_exchange_n(&client->async_error, 0, __ATOMIC_ACQ_REL);
+    *opcode = (uint16_t)(value >> 32);
+    return (int32_t)(uint32_t)value;
+}
+
+int32_t wh_take_async_error(void)
+{
+    uint16_t opcode = 0;
+    return wh_take_async(&opcode);
+}
+
+uint64_t wh_published(void)
+{
+    int error = 0;
+    const struct wh_client *client = wh_client_get(&error);
+    return client != NULL && wh_client_uses_shm(client) ? wh_load64(&client->head) : 0;
 }
 
 bool wh_local_answers(void)

@@ -179,6 +179,13 @@ void wh_call_end(struct wh_call *call);
  * 0 if none. */
 int32_t wh_take_async_error(void);
 
+/* The same with the opcode of the call that failed. */
+int32_t wh_take_async(uint16_t *opcode);
+
+/* How much has been published in the session so far, by all threads: the same number twice says
+ * that nothing was between. 0 where that is not known (TCP). */
+uint64_t wh_published(void);
+
 /* Switches (read once). */
 bool wh_local_answers(void);
 bool wh_oneway_calls(void);

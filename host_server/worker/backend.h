@@ -24,6 +24,7 @@ struct wh_backend {
 extern const struct wh_backend wh_backend_null;
 extern const struct wh_backend wh_backend_opencl
     __attribute__((weak)); /* absent in the runtime's own tests */
+extern const struct wh_backend wh_backend_cuda __attribute__((weak));
 
 /* NULL if there is none of that name. */
 const struct wh_backend *wh_backend_find(const char *name);

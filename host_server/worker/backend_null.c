@@ -21,7 +21,8 @@ const struct wh_backend wh_backend_null = {
 
 const struct wh_backend *wh_backend_find(const char *name)
 {
-    const struct wh_backend *const backends[] = {&wh_backend_null, &wh_backend_opencl};
+    const struct wh_backend *const backends[] = {&wh_backend_null, &wh_backend_opencl,
+                                                 &wh_backend_cuda};
     for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
         if (backends[i] != NULL && strcmp(backends[i]->name, name) == 0) {
             return backends[i];

@@ -104,7 +104,10 @@ def _strings(data: bytes, surface: Surface) -> set[str]:
 def _is_known(name: str, surface: Surface) -> bool:
     """A string is a function's name only if the API has it; an import always is."""
     return (
-        name in surface.functions or name in surface.provided or name.endswith(surface.extensions)
+        name in surface.functions
+        or name in surface.provided
+        or name in surface.refused
+        or name.endswith(surface.extensions)
     )
 
 

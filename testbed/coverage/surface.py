@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from testbed.protocol.spec import Function, load_api
+from testbed.protocol.spec import CUDA_NAMES, Function, exports, load_api
 
 
 class Verdict(StrEnum):
@@ -33,7 +33,8 @@ class Surface:
 
     `libraries` begin the names of files that implement the API or load those that do; `provided`
     are functions that such a loader answers itself. A name with one of the `extensions` at its end
-    is looked up at run time, and not found unless the spec has it.
+    is looked up at run time, and not found unless the spec has it. `refused` are functions that are
+    there and fail.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Surface:
     libraries: tuple[str, ...]
     provided: frozenset[str]
     extensions: tuple[str, ...]
+    refused: frozenset[str] = frozenset()
 
     def answer(self, name: str) -> Answer:
         """What a call of this name gets."""
@@ -51,7 +53,8 @@ class Surface:
         if function is None and name.endswith(self.extensions):
             return Answer(name, Verdict.RULE, "an extension that the device does not declare")
         if function is None:
-            return Answer(name, Verdict.NOT, "unknown")
+            known = name in self.refused
+            return Answer(name, Verdict.NOT, MODES["unsupported"] if known else "unknown")
         return Answer(name, verdict_of(function), how(function))
 
 
@@ -107,6 +110,33 @@ def opencl_surface() -> Surface:
     )
 
 
+#: What the names of CUDA's libraries begin with, and files that have or load them.
+CUDA_PATTERNS = {
+    "cudart": (r"(?:__)?cuda[A-Z][A-Za-z0-9_]*", ("libcudart",)),
+    "cublas": (r"cublas(?!Lt)[A-Z][A-Za-z0-9_]*", ("libcublas.so",)),
+    "cublaslt": (r"cublasLt[A-Z][A-Za-z0-9_]*", ("libcublasLt",)),
+    "cudnn": (r"cudnn[A-Z][A-Za-z0-9_]*", ("libcudnn",)),
+    "driver": (r"cu[A-Z][A-Za-z0-9_]*", ("libcuda.so",)),
+    "nvml": (r"nvml[A-Z][A-Za-z0-9_]*", ("libnvidia-ml",)),
+}
+
+
+def cuda_surface(name: str) -> Surface:
+    """One of CUDA's libraries, from its spec and from what the real one exports."""
+    api = load_api(name)
+    pattern, libraries = CUDA_PATTERNS[name]
+    own = {f.name: f for f in api.functions if not f.name.startswith("whc")}
+    return Surface(
+        name=name,
+        functions=own,
+        pattern=re.compile(pattern),
+        libraries=libraries,
+        provided=frozenset(),
+        extensions=(),
+        refused=frozenset(exports(name)) - own.keys(),
+    )
+
+
 def surfaces() -> tuple[Surface, ...]:
     """Every API that has a spec of functions for applications."""
-    return (opencl_surface(),)
+    return (opencl_surface(), *map(cuda_surface, CUDA_NAMES))

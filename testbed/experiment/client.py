@@ -60,6 +60,18 @@ def client_environment(
     }
 
 
+def cuda_variables(base: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """What puts our libraries of CUDA before all others, in whatever way a program finds its own.
+
+    A program's run path may come before LD_LIBRARY_PATH; a library that is loaded already, by its
+    name, comes before everything.
+    """
+    libraries = sorted(folder.glob("*.so*"))
+    path = [str(folder), *filter(None, [base.get("LD_LIBRARY_PATH")])]
+    preload = [*map(str, libraries), *filter(None, [base.get("LD_PRELOAD")])]
+    return {"LD_LIBRARY_PATH": ":".join(path), "LD_PRELOAD": ":".join(preload)}
+
+
 def host_variables(chosen: System, server: HostServer) -> dict[str, str]:
     """What tells our library in a host process how to reach the server, and the switches."""
     return chosen.environment(server.url(chosen.transport), _token(chosen, server))

@@ -21,6 +21,7 @@ from testbed.errors import TestbedError
 from testbed.experiment.client import (
     cleaned,
     client_environment,
+    cuda_variables,
     guest_variables,
     native_by_hand,
     vendor_folder,
@@ -32,6 +33,9 @@ from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
 from testbed.machine.served_guest import GUEST_STATS_PATH, Server, served_guest
 
+CUDA = "cuda"  # the backend that a program of CUDA's needs
+BACKENDS = ("opencl", CUDA, "null")
+GUEST_CUDA = Path("/opt/wormhole/lib/cuda")
 END_LIMIT_S = 5.0
 STATUS_TIME_LIMIT = 124
 STATUS_SIGNAL = 128
@@ -59,6 +63,8 @@ def execute(
         raise TestbedError(
             "no program given", "put it behind two dashes: ./inv exec --system wormhole -- clinfo"
         )
+    if backend not in BACKENDS:
+        raise TestbedError(f"there is no backend {backend!r}", f"use one of {', '.join(BACKENDS)}")
     overrides = [] if spin_us is None else [("spin_us", spin_us)]
     chosen = system(system_name, overrides)
     check_placement(placement, chosen)
@@ -87,6 +93,8 @@ def _in_process(
         listening = replace(config, unix=not tcp, tcp=tcp, worker=build.worker)
         server = stack.enter_context(host_server(listening, directory / "server"))
         environment = client_environment(os.environ, chosen, server, vendors)
+        if config.backend == CUDA:
+            environment |= cuda_variables(environment, build.cuda)
         if stats is not None:
             environment["WORMHOLE_STATS"] = str(stats.absolute())
         status = _run(argv, environment, timeout_s)
@@ -171,6 +179,11 @@ def _in_guest(
         )
         vm, server = served.vm, served.server
         environment = guest_variables(chosen, server)
+        if config.backend == CUDA:
+            libraries = sorted(build.cuda.glob("*.so*"))
+            vm.ssh.put({str(GUEST_CUDA / path.name): path for path in libraries}, COPY_LIMIT_S)
+            environment["LD_LIBRARY_PATH"] = str(GUEST_CUDA)
+            environment["LD_PRELOAD"] = ":".join(str(GUEST_CUDA / p.name) for p in libraries)
         if stats is not None:
             environment["WORMHOLE_STATS"] = GUEST_STATS_PATH
         done = vm.guest.run(

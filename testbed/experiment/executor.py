@@ -19,6 +19,7 @@ from testbed.analysis.measure import own_cpu_s
 from testbed.errors import TestbedError
 from testbed.experiment.client import (
     client_environment,
+    cuda_variables,
     guest_variables,
     kept_environment,
     vendor_folder,
@@ -33,6 +34,7 @@ from testbed.experiment.program import complaint_of, run_program
 from testbed.experiment.runner import TrialFiles, TrialOutcome
 from testbed.experiment.subject import Subject
 from testbed.experiment.systems import System, system
+from testbed.experiment.workload import Command
 from testbed.machine.gvirtus import find_gvirtus, gvirtus_backend
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.served_guest import Server
@@ -56,6 +58,12 @@ class NativeParts(Protocol):
 
     @property
     def replay(self) -> Path: ...
+
+    @property
+    def cuda(self) -> Path: ...
+
+    @property
+    def cuda_runtime(self) -> Path: ...
 
 
 class RunningGuest(Protocol):
@@ -154,7 +162,11 @@ class Executor:
         self, trial: Trial, chosen: System, subject: Subject, files: TrialFiles
     ) -> Attempt:
         tcp = chosen.transport == "tcp"
-        config = HostServerConfig(unix=not tcp, tcp=tcp, worker=self._parts.worker)
+        task = subject.workload.task
+        cuda = isinstance(task, Command) and task.api == "cuda"
+        config = HostServerConfig(
+            backend="cuda" if cuda else "opencl", unix=not tcp, tcp=tcp, worker=self._parts.worker
+        )
         with host_server(config, files.log_directory / "server") as server:
             server.use_kernels(kernel_cache_seed(subject.workload.name))
             base = {
@@ -165,6 +177,7 @@ class Executor:
             environment = {
                 **client_environment(base, chosen, server, vendors),
                 "WORMHOLE_MARK_LIB": str(self._parts.library),
+                **(self._cuda_variables(base) if cuda else {}),
                 "WORMHOLE_STATS": str(files.log_directory / "stub.jsonl"),
                 **_instrument(trial),
             }
@@ -192,6 +205,13 @@ class Executor:
             if attempt.status == 0:
                 backend.check_used()
         return replace(attempt, host=[HostTime("supervisor", times.user_s, times.system_s)])
+
+    def _cuda_variables(self, base: Mapping[str, str]) -> dict[str, str]:
+        parts = self._parts
+        return {
+            **cuda_variables(base, parts.cuda),
+            "WORMHOLE_MARK_LIB": str(parts.cuda_runtime),
+        }
 
     def _on_host(
         self,

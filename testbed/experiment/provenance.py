@@ -58,6 +58,9 @@ RESUME_KEYS = (
 )
 
 
+EXPORTED = "COMMIT"  # file in a tree without git: the commit that it was taken from
+
+
 @dataclass(frozen=True)
 class Commit:
     """The state of the source: commit id, and a hash over uncommitted changes (empty if none)."""
@@ -88,7 +91,9 @@ def commit(root: Path = ROOT) -> Commit:
         return Commit(facts["commit"]["id"], facts["commit"]["changes_sha256"])
     head = _output(["git", "rev-parse", "HEAD"], root)
     if not re.fullmatch(r"[0-9a-f]{40,64}", head):
-        return Commit("nogit", "")
+        # An exported tree may say where it is from.
+        written = _read(root / EXPORTED)
+        return Commit(written if re.fullmatch(r"[0-9a-f]{40,64}", written) else "nogit", "")
     changes = _output(["git", "status", "--porcelain", "--untracked-files=normal"], root)
     if not changes:
         return Commit(head, "")

@@ -47,6 +47,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TRAINER = "tinygrad"  # what workloads/programs/train_tinygrad.py imports
 OPTIMISERS = ("sgd", "adam")
 MODES = ("training", "inference")
+APIS = ("opencl", "cuda")
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,8 @@ class Command:
     Each C file of `compile` becomes a program of its name there, linked with OpenCL.  Without
     `step_pattern` the program prints event lines (see events.py); with it, each line that the
     regular expression matches is a step, its groups `step` and `loss` being the values.  The losses
-    of a `deterministic` program must be those of a native run.
+    of a `deterministic` program must be those of a native run.  `api` is what it asks of the
+    accelerator: opencl or cuda.
     """
 
     argv: tuple[str, ...]
@@ -125,6 +127,7 @@ class Command:
     compile: tuple[Path, ...] = ()
     metrics: tuple[OwnMetric, ...] = ()
     deterministic: bool = False
+    api: str = "opencl"
 
 
 @dataclass(frozen=True)
@@ -370,8 +373,9 @@ def _command(section: Section) -> Command:
     if len(set(metric_names)) != len(metric_names):
         raise inner.error("metrics", "has two of one name", "rename one")
     deterministic = inner.boolean("deterministic", False)
+    api = inner.choice("api", APIS, "opencl")
     inner.finish()
-    return Command(argv, files, pattern, sources, metrics, deterministic)
+    return Command(argv, files, pattern, sources, metrics, deterministic, api)
 
 
 def _own_metric(section: Section) -> OwnMetric:

@@ -225,6 +225,10 @@ def _command() -> Schema:
                 "type": "boolean",
                 "description": "Its losses must be those of a native run.",
             },
+            "api": {
+                "enum": list(workload.APIS),
+                "description": "What it asks of the accelerator.",
+            },
         },
         required=["argv"],
     )

@@ -42,6 +42,8 @@ RECORDS_NAME = "sessions.jsonl"
 KERNELS_NAME = "kernels"
 MIB = 1 << 20
 
+NO_JAIL = "WORMHOLE_NO_JAIL"  # 1: workers without their jail, for debugging; every record says so
+
 Record = dict[str, Any]
 
 
@@ -66,6 +68,7 @@ class HostServerConfig:
     session_memory_mib: int | None = None
     worker: Path | None = None
     vendors: Path | None = None
+    cuda: tuple[Path, ...] = ()
     jail: bool = True
     gpu: str = "auto"
     report_refused: bool = False
@@ -274,7 +277,9 @@ def supervisor_argv(
     argv += ["--gpu", config.gpu]
     if config.report_refused:
         argv += ["--report-refused"]
-    if not config.jail:
+    if config.cuda:
+        argv += ["--cuda-libraries", ":".join(map(str, config.cuda))]
+    if not config.jail or os.environ.get(NO_JAIL) == "1":
         argv += ["--no-jail"]
     for name, value in config.environment.items():
         argv += ["--worker-env", f"{name}={value}"]

@@ -103,28 +103,47 @@ def _dispatch(name: str, functions: tuple[Function, ...] | list[Function]) -> st
     return "".join(out)
 
 
-def parts_header() -> str:
+def parts_header(cuda: list[Api]) -> str:
     """Dispatchers of the single specs."""
+    dispatchers = "".join(
+        f"int wh_dispatch_{name}(uint16_t opcode, struct wh_request *request);\n"
+        for name in ("core", "opencl", *(api.name for api in cuda))
+    )
     return (
-        banner("core.yaml, opencl.yaml")
+        banner("core.yaml, opencl.yaml ...")
         + "#ifndef WH_SKELETON_PARTS_H\n#define WH_SKELETON_PARTS_H\n\n"
         "#include <stdint.h>\n\nstruct wh_request;\n\n"
         "/* Each returns 0 or -errno; -ENOSYS for an opcode that is not of its spec. */\n"
-        "int wh_dispatch_core(uint16_t opcode, struct wh_request *request);\n"
-        "int wh_dispatch_opencl(uint16_t opcode, struct wh_request *request);\n\n"
+        f"{dispatchers}"
+        "\n/* Of all of CUDA's libraries. */\n"
+        "int wh_dispatch_cuda_all(uint16_t opcode, struct wh_request *request);\n\n"
         '/* Name of a function by opcode; "?" if there is none. */\n'
         "const char *wh_opcode_name(uint16_t opcode);\n\n#endif\n"
     )
 
 
-def dispatch_source() -> str:
+def dispatch_source(cuda: list[Api]) -> str:
     """The one entry: the runtime's own calls, then the API."""
+    first = min(function.opcode for api in cuda for function in api.functions)
+    parts = "".join(
+        f"    if (error == -ENOSYS) {{\n        error = wh_dispatch_{api.name}(opcode, request);\n"
+        "    }\n"
+        for api in cuda
+    )
     return (
-        banner("core.yaml, opencl.yaml") + "#include <errno.h>\n\n"
+        banner("core.yaml, opencl.yaml ...") + "#include <errno.h>\n\n"
         '#include "skeleton.h"\n#include "wh_skeleton_parts.h"\n\n'
+        "int wh_dispatch_cuda_all(uint16_t opcode, struct wh_request *request)\n{\n"
+        f"    int error = -ENOSYS;\n{parts}    return error;\n}}\n\n"
+        "/* Absent from a worker that was built where OpenCL is unknown. */\n"
+        "int wh_dispatch_opencl(uint16_t opcode, struct wh_request *request)\n"
+        "    __attribute__((weak));\n\n"
         "int wh_dispatch(uint16_t opcode, struct wh_request *request)\n{\n"
+        f"    if (opcode >= {first:#x}) {{\n        return wh_dispatch_cuda_all(opcode, request);\n"
+        "    }\n"
         "    int error = wh_dispatch_core(opcode, request);\n"
-        "    return error == -ENOSYS ? wh_dispatch_opencl(opcode, request) : error;\n}\n"
+        "    bool opencl = error == -ENOSYS && wh_dispatch_opencl != NULL;\n"
+        "    return opencl ? wh_dispatch_opencl(opcode, request) : error;\n}\n"
     )
 
 

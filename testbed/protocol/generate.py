@@ -12,10 +12,18 @@ import sys
 from pathlib import Path
 
 from testbed.errors import TestbedError
-from testbed.protocol import emit_fuzz, emit_skeleton, emit_stub
+from testbed.protocol import emit_cuda, emit_fuzz, emit_skeleton, emit_stub
 from testbed.protocol.emit import banner
 from testbed.protocol.emit_table import TABLE_PATH, find_tests, table_text
-from testbed.protocol.spec import Enum, Struct, Wire, load_api, load_wire, spec_hash
+from testbed.protocol.spec import (
+    CUDA_NAMES,
+    Enum,
+    Struct,
+    Wire,
+    load_api,
+    load_wire,
+    spec_hash,
+)
 
 TYPES = {
     "u8": "uint8_t",
@@ -107,24 +115,36 @@ def generate(out: Path) -> list[Path]:
 def generated_files() -> dict[str, str]:
     """Content of every generated file by its path below the output directory."""
     core, opencl = load_api("core"), load_api("opencl")
-    opcodes = [(f.name, f.opcode) for api in (core, opencl) for f in api.functions]
+    cuda = [load_api(name) for name in CUDA_NAMES]
+    opcodes = [(f.name, f.opcode) for api in (core, opencl, *cuda) for f in api.functions]
     _refuse_shared_opcodes(opcodes)
+    crossing = [api for api in cuda if api.crosses]
     return {
         "include/wh_wire.h": wire_header(load_wire(), opcodes, spec_hash()),
         "include/wh_core_stub.h": emit_stub.core_header(core),
         "include/wh_opencl_stub.h": emit_stub.opencl_header(opencl),
         "include/wh_opencl_kinds.h": emit_stub.kinds_header(opencl),
         "include/wh_core_backend.h": emit_skeleton.core_backend_header(core),
-        "include/wh_skeleton_parts.h": emit_skeleton.parts_header(),
+        "include/wh_skeleton_parts.h": emit_skeleton.parts_header(crossing),
         "include/wh_opencl_table.h": emit_skeleton.opencl_table_header(opencl),
         "stub_core.c": emit_stub.core_source(core),
         "stub_opencl.c": emit_stub.opencl_source(opencl),
         "skeleton_core.c": emit_skeleton.core_source(core),
         "skeleton_opencl.c": emit_skeleton.opencl_source(opencl),
         "skeleton_timed.c": emit_skeleton.timed_source(opencl),
-        "skeleton_dispatch.c": emit_skeleton.dispatch_source(),
+        "skeleton_dispatch.c": emit_skeleton.dispatch_source(crossing),
         "fuzz_grammar.c": emit_fuzz.fuzz_source([core, opencl]),
-        "opcode_names.c": emit_skeleton.names_source([core, opencl]),
+        "opcode_names.c": emit_skeleton.names_source([core, opencl, *cuda]),
+        **{
+            path: text
+            for api in cuda
+            for path, text in (
+                (f"include/wh_{api.name}.h", emit_cuda.header(api)),
+                (f"stub_cuda_{api.name}.c", emit_cuda.stub_source(api)),
+                (f"cuda_{api.name}.map", emit_cuda.exports_map(api)),
+            )
+        },
+        **{f"skeleton_cuda_{api.name}.c": emit_cuda.skeleton_source(api) for api in crossing},
     }
 
 

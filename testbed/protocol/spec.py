@@ -13,9 +13,12 @@ import jsonschema
 import yaml
 
 from testbed.errors import TestbedError
+from testbed.protocol.expand import expanded
 
 PROTOCOL_DIR = Path(__file__).resolve().parent
-SPEC_NAMES = ("wire", "core", "opencl")
+#: Libraries of CUDA that a client loads in the place of the real ones.
+CUDA_NAMES = ("cudart", "cublas", "cublaslt", "cudnn", "driver", "nvml")
+SPEC_NAMES = ("wire", "core", "opencl", *CUDA_NAMES)
 SPECS_VARIABLE = "WORMHOLE_SPECS"
 
 FIELD_BYTES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "s32": 4, "s64": 8}
@@ -124,6 +127,15 @@ def _where(data: Any, path: Any) -> str:
     return text
 
 
+def exports(name: str) -> tuple[str, ...]:
+    """Names that a CUDA library exports, whether they are forwarded or not."""
+    path = PROTOCOL_DIR / "exports" / f"{name}.txt"
+    try:
+        return tuple(path.read_text(encoding="utf-8").split())
+    except OSError as error:
+        raise TestbedError(f"cannot read the exports {path}: {error.strerror}") from error
+
+
 def load_wire(path: Path | None = None) -> Wire:
     """Loads wire.yaml; raises TestbedError on misaligned fields and duplicate names."""
     path = path or spec_path("wire")
@@ -221,11 +233,17 @@ class Argument:
     written: str
     out_event: bool
     errcode: bool
+    creates: str
+    scalar: str
+    inout: str
+    result: str
+    content: str
 
     @property
     def is_value(self) -> bool:
         """A plain number that is sent as it is."""
-        special = (self.callback, self.handle, self.handles, self.in_bytes, self.out)
+        special: tuple[str, ...] = (self.callback, self.handle, self.handles, self.in_bytes)
+        special += (self.out, self.creates, self.scalar, self.inout, self.result, self.content)
         marks = (self.string, self.strings, self.out_event, self.errcode, self.is_callback_data)
         return not any(special) and not any(marks)
 
@@ -260,6 +278,7 @@ class Function:
     doc: str
     returns: str
     mode: str
+    modifies: bool
     blocks: str
     creates: str
     releases: str
@@ -283,7 +302,7 @@ class Function:
     @property
     def forwarded(self) -> bool:
         """Whether a message for it exists."""
-        return self.mode not in ("local", "answered", "unsupported")
+        return self.mode not in ("local", "answered", "unsupported", "make", "drop")
 
     @property
     def backend(self) -> str:
@@ -292,14 +311,51 @@ class Function:
 
 
 @dataclass(frozen=True)
+class Library:
+    """A shared library that ours stands in for, and the results that every function can have."""
+
+    soname: str
+    node: str
+    status: str
+    success: int
+    lost: int
+    unsupported: int
+    memory: int
+    invalid: int
+    prepare: str = ""
+    placed: str = ""
+    shared_header: str = ""
+    stub_header: str = ""
+    worker_header: str = ""
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Content:
+    """A kind of descriptor that is only values: the client keeps them, they travel with calls."""
+
+    name: str
+    create: str
+    destroy: str
+
+
+@dataclass(frozen=True)
 class Api:
-    """A spec of functions."""
+    """A spec of functions; CUDA's have a library and C types of their own."""
 
     name: str
     version: int
     handles: tuple[Handle, ...]
     extensions: tuple[str, ...]
     functions: tuple[Function, ...]
+    library: Library | None = None
+    types: tuple[tuple[str, str], ...] = ()
+    contents: tuple[Content, ...] = ()
+
+    @property
+    def crosses(self) -> bool:
+        """Whether there are messages for it."""
+        return any(function.forwarded for function in self.functions)
 
     def handle(self, name: str) -> Handle:
         """A kind by name; KeyError if the spec has none."""
@@ -310,15 +366,20 @@ class Api:
 
 
 def load_api(name: str, path: Path | None = None) -> Api:
-    """Loads core.yaml or opencl.yaml; TestbedError on duplicates and on names that do not exist."""
+    """Loads a spec of functions; TestbedError on duplicates and on names that do not exist."""
     path = path or spec_path(name)
-    data = read_spec(path, "functions")
+    data = expanded(read_spec(path, "functions"))
     handles = tuple(
         Handle(h["name"], h["kind"], h["type"], h["error"]) for h in data.get("handles", [])
     )
     extensions = tuple(name for entry in data.get("extensions", []) for name in entry["names"])
     functions = tuple(map(_function, data["functions"]))
-    api = Api(data["name"], data["version"], handles, extensions, functions)
+    library = _library(data["library"]) if "library" in data else None
+    types = tuple(data.get("types", {}).items())
+    contents = tuple(Content(**entry) for entry in data.get("contents", ()))
+    api = Api(
+        data["name"], data["version"], handles, extensions, functions, library, types, contents
+    )
     _refuse_duplicates(path, "$.extensions", list(api.extensions))
     _refuse_duplicates(path, "$.functions", [f.name for f in api.functions])
     _refuse_duplicates(path, "$.functions opcode", [hex(f.opcode) for f in api.functions])
@@ -327,13 +388,17 @@ def load_api(name: str, path: Path | None = None) -> Api:
     return api
 
 
+def _library(entry: dict[str, Any]) -> Library:
+    return Library(**{**entry, "needs": tuple(entry.get("needs", ()))})
+
+
 def _check_function(path: Path, api: Api, function: Function) -> None:
     where = f"$.functions({function.name})"
     names = [argument.name for argument in function.args]
     _refuse_duplicates(path, f"{where}.args", names)
     kinds = {handle.name for handle in api.handles}
     used = [function.creates, function.releases]
-    used += [a.handle for a in function.args] + [a.handles for a in function.args]
+    used += [kind for a in function.args for kind in (a.handle, a.handles, a.creates)]
     for kind in used:
         if kind and kind not in kinds:
             raise TestbedError(
@@ -370,6 +435,7 @@ def _function(entry: dict[str, Any]) -> Function:
         doc=entry.get("doc", ""),
         returns=entry.get("returns", "int"),
         mode=entry["mode"],
+        modifies=entry.get("modifies", False),
         blocks="true" if blocks is True else blocks,
         creates=entry.get("creates", ""),
         releases=entry.get("releases", ""),
@@ -414,4 +480,9 @@ def _argument(entry: dict[str, Any]) -> Argument:
         written=entry.get("written", ""),
         out_event=entry.get("out_event", False),
         errcode=entry.get("errcode", False),
+        creates=entry.get("creates", ""),
+        scalar=entry.get("scalar", ""),
+        inout=entry.get("inout", ""),
+        result=entry.get("result", ""),
+        content=entry.get("content", ""),
     )

@@ -24,6 +24,11 @@ def test_status_of_a_native_program() -> None:
     assert execute([sys.executable, "-c", program], "native", "process") == 128 + 9
 
 
+def test_an_unknown_backend_is_said() -> None:
+    with pytest.raises(TestbedError, match="no backend 'vulkan'"):
+        execute(["true"], "wormhole", "process", backend="vulkan")
+
+
 def test_the_time_limit_ends_a_program(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     program = (

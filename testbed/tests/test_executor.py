@@ -42,6 +42,8 @@ class FakeNative:
     worker: Path = Path("worker")
     library: Path = Path("library.so")
     replay: Path = Path("replay")
+    cuda: Path = Path("cuda")
+    cuda_runtime: Path = Path("cuda/libwormhole_cuda.so")
 
 
 def subject(folder: Path, code: str = PROGRAM) -> Subject:

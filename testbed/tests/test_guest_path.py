@@ -26,6 +26,7 @@ from testbed.machine.qemu_argv import VmConfig
 from testbed.machine.served_guest import ServedGuest, served_guest
 from testbed.machine.tap import tap_problem
 from testbed.tests.clients import compile_client, scenarios
+from testbed.tests.cuda_double import ALLOWED, CudaClient, compile_cuda_client, open_folder
 
 pytestmark = [pytest.mark.vm, pytest.mark.native, pytest.mark.opencl]
 
@@ -51,9 +52,20 @@ while time.monotonic() < end_s:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGuest]:
+def cuda() -> Iterator[CudaClient]:
+    with open_folder() as folder:
+        yield compile_cuda_client(folder)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, cuda: CudaClient) -> Iterator[ServedGuest]:
     build = native_build()
-    config = HostServerConfig(tcp=True, worker=build.worker)
+    config = HostServerConfig(
+        tcp=True,
+        worker=build.worker,
+        cuda=(cuda.double,),
+        environment=dict(ALLOWED),
+    )
     folder = tmp_path_factory.mktemp("guest")
     with served_guest(VmConfig(name="path"), config, build.library, folder) as guest:
         yield guest
@@ -106,6 +118,18 @@ def test_a_program_prints_what_it_prints_natively(
     seen = served.vm.guest.run([f"/tmp/{name}", *scenarios], timeout_s=LIMIT_S)
     assert seen.status == 0, seen.stderr
     assert seen.stdout.splitlines() == native.splitlines()
+
+
+def test_a_cuda_program_does_what_it_does_natively(served: ServedGuest, cuda: CudaClient) -> None:
+    """On the double of a device."""
+    cases = cuda.cases("fault", "sizes")
+    libraries = {f"/tmp/cuda/{path.name}": path for path in native_build().cuda.glob("*.so*")}
+    served.vm.ssh.put({"/tmp/client": cuda.program, **libraries}, timeout_s=LIMIT_S)
+    seen = served.vm.guest.run(
+        ["/tmp/client", *cases], {"LD_LIBRARY_PATH": "/tmp/cuda"}, timeout_s=LIMIT_S
+    )
+    assert seen.stdout.splitlines() == cuda.native(*cases).stdout.splitlines(), seen.stderr
+    assert seen.status == 0
 
 
 def test_an_application_trains_as_natively(served: ServedGuest) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from testbed.coverage.report import coverage, run_coverage
-from testbed.coverage.surface import Surface, Verdict, opencl_surface, surfaces
+from testbed.coverage.surface import Surface, Verdict, cuda_surface, opencl_surface, surfaces
 from testbed.errors import TestbedError
 from testbed.root import ROOT
 
@@ -136,3 +136,22 @@ def test_a_damaged_file_is_no_fault(tmp_path: Path, surface: Surface) -> None:
 def test_every_spec_of_an_api_has_a_surface() -> None:
     specs = {path.stem for path in (ROOT / "testbed" / "protocol").glob("*.yaml")}
     assert specs - {"core", "wire"} == {surface.name for surface in surfaces()}
+
+
+@pytest.mark.native
+def test_a_cuda_program(tmp_path: Path) -> None:
+    """Forwarded, exported but refused, and unknown functions of the runtime."""
+    calls = "cudaMalloc cudaMemcpy cudaGetDevice cudaGraphAddNode cudaNoSuchThing"
+    prototypes = "".join(f"void {name}(void);" for name in calls.split())
+    body = "".join(f"{name}();" for name in calls.split())
+    source = tmp_path / "program.c"
+    source.write_text(f"{prototypes} void run(void) {{ {body} }}", encoding="utf-8")
+    library = tmp_path / "program.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=LIMIT_S)
+    found = coverage(str(library), cuda_surface("cudart"))
+    verdicts = {need.answer.name: need.answer for need in found.needs}
+    assert verdicts["cudaMalloc"].verdict is Verdict.FORWARDED
+    assert verdicts["cudaGetDevice"].verdict is Verdict.LOCAL
+    assert verdicts["cudaGraphAddNode"].how == "not forwarded yet"
+    assert verdicts["cudaNoSuchThing"].how == "unknown"
+    assert found.missing == ["cudaGraphAddNode", "cudaNoSuchThing"]

@@ -1,0 +1,260 @@
+/*
+ * callback.c - host functions in streams. The application's function stays here; the stream waits
+ * in the worker until this side says that it has run.
+ *
+ * Both words of that - the stream has come to it, it has run - are in a cell of pinned memory, and
+ * not in messages: a launch that finds the device's queue full waits in the worker for room, and
+ * what it waits for may be this very function. Over TCP, where every thread has a connection of its
+ * own, they are messages.
+ */
+#include "cudart.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "fork_lock.h"
+#include "service.h"
+#include "wh_codec.h"
+#include "wh_core_stub.h"
+
+#define TAKE_BYTES 2048u /* needs no room in the arena */
+#define CELLS_BYTES 4096u
+#define LOOK_LEAST_NS 20000
+#define LOOK_MOST_NS 1000000
+
+typedef void (*host_function)(void *data);
+typedef void (*stream_function)(void *stream, cudaError_t status, void *data);
+
+struct registration {
+    struct registration *next;
+    uint64_t id;
+    struct wh_cuda_cell *cell; /* NULL: by messages */
+    host_function host;        /* one of the two */
+    stream_function of_stream;
+    void *stream;
+    void *data;
+};
+
+WH_FORK_LOCK(callback_lock);
+static pthread_cond_t added = PTHREAD_COND_INITIALIZER;
+static struct registration *first; /* in the order in which they came */
+static uint64_t last_id;
+static struct wh_cuda_cell *cells;
+static uint32_t cells_serial;  /* session that has them */
+static uint32_t served_serial; /* session that has its thread */
+
+/* Takes one out: by number, or with id 0 the first one whose cell says that it is due. */
+static struct registration *take(uint64_t id)
+{
+    struct registration **link = &first;
+    while (*link != NULL) {
+        const struct registration *this = *link;
+        bool due = this->cell != NULL && wh_load_acquire32(&this->cell->state) == WH_CUDA_CELL_DUE;
+        if (id != 0 ? this->id == id : due) {
+            break;
+        }
+        link = &(*link)->next;
+    }
+    struct registration *found = *link;
+    if (found != NULL) {
+        *link = found->next;
+    }
+    return found;
+}
+
+static void run(const struct registration *registration)
+{
+    if (registration->host != NULL) {
+        registration->host(registration->data);
+    } else {
+        registration->of_stream(registration->stream, 0, registration->data);
+    }
+}
+
+/* Looks at the cells while there are some to look at; else it sleeps. */
+static void serve_cells(void)
+{
+    struct timespec pause = {.tv_nsec = LOOK_LEAST_NS};
+    uint32_t serial = wh_cuda_session();
+    while (serial == wh_session_serial()) {
+        pthread_mutex_lock(&callback_lock);
+        while (first == NULL) {
+            pause.tv_nsec = LOOK_LEAST_NS;
+            pthread_cond_wait(&added, &callback_lock);
+        }
+        struct registration *due = take(0);
+        pthread_mutex_unlock(&callback_lock);
+        if (due == NULL) {
+            nanosleep(&pause, NULL);
+            pause.tv_nsec = pause.tv_nsec * 2 < LOOK_MOST_NS ? pause.tv_nsec * 2 : LOOK_MOST_NS;
+            continue;
+        }
+        run(due);
+        pause.tv_nsec = LOOK_LEAST_NS;
+        /* Pairs with the worker's acquire load: what the function wrote is there. */
+        wh_store_release32(&due->cell->state, WH_CUDA_CELL_RUN);
+        free(due);
+    }
+}
+
+static void run_record(const struct wh_callback_record *record)
+{
+    struct wh_call call;
+    pthread_mutex_lock(&callback_lock);
+    struct registration *registration = take(record->id);
+    pthread_mutex_unlock(&callback_lock);
+    if (registration != NULL) {
+        run(registration);
+        free(registration);
+    }
+    if (wh_cuda_begin(&call, &wh_cudart_api, WH_OP_whcCallbackDone) == 0) {
+        wh_put_u64(&call, record->id);
+        (void)wh_cuda_send(&call, &wh_cudart_api);
+    }
+    wh_service_ran();
+}
+
+static void serve_messages(void)
+{
+    uint8_t few[TAKE_BYTES];
+    while (wh_service_wait(WH_WAIT_FOR_CALLBACKS)) {
+        uint64_t written = 0;
+        uint64_t needed = 0;
+        do {
+            if (whTakeCallbacks(0, few, sizeof(few), &written, &needed) != 0) {
+                return;
+            }
+            for (size_t at = 0; written - at >= sizeof(struct wh_callback_record);) {
+                struct wh_callback_record record;
+                memcpy(&record, few + at, sizeof(record));
+                at += sizeof(record);
+                run_record(&record);
+            }
+        } while (written > 0);
+    }
+}
+
+/* With the lock held: the thread that runs them, and cells if there can be some. */
+static bool prepare(void)
+{
+    uint32_t serial = wh_cuda_session();
+    int error = 0;
+    if (cells_serial != serial && wh_cuda_shares_addresses()) {
+        void *bytes = NULL;
+        if (cudaHostAlloc(&bytes, CELLS_BYTES, 0) == 0 && wh_cuda_is_shared(bytes, CELLS_BYTES)) {
+            memset(bytes, 0, CELLS_BYTES);
+            cells = bytes;
+            cells_serial = serial;
+        }
+    }
+    if (served_serial != serial) {
+        wh_service_begin();
+        error = wh_service_start("wormhole-calls",
+                                 cells_serial == serial ? serve_cells : serve_messages);
+        served_serial = error == 0 ? serial : served_serial;
+    }
+    return error == 0;
+}
+
+/* With the lock held. NULL: all are in use. */
+static struct wh_cuda_cell *take_cell(void)
+{
+    for (size_t i = 0; i < CELLS_BYTES / sizeof(*cells); i++) {
+        if (wh_load_acquire32(&cells[i].state) == WH_CUDA_CELL_FREE) {
+            wh_store32(&cells[i].state, WH_CUDA_CELL_TAKEN);
+            return &cells[i];
+        }
+    }
+    return NULL;
+}
+
+static int add(struct registration *registration)
+{
+    struct registration **link = &first;
+    pthread_mutex_lock(&callback_lock);
+    bool ready = prepare();
+    bool by_cell = ready && cells_serial == wh_cuda_session();
+    registration->cell = by_cell ? take_cell() : NULL;
+    ready = ready && (!by_cell || registration->cell != NULL);
+    if (ready) {
+        registration->id = ++last_id;
+        registration->next = NULL;
+        while (*link != NULL) {
+            link = &(*link)->next;
+        }
+        *link = registration;
+        pthread_cond_signal(&added);
+    }
+    pthread_mutex_unlock(&callback_lock);
+    return ready ? 0 : WH_CUDA_MEMORY_ALLOCATION;
+}
+
+/* The worker has not taken it. */
+static void drop(uint64_t id)
+{
+    pthread_mutex_lock(&callback_lock);
+    struct registration *registration = take(id);
+    if (registration != NULL && registration->cell != NULL) {
+        wh_store32(&registration->cell->state, WH_CUDA_CELL_FREE);
+    }
+    pthread_mutex_unlock(&callback_lock);
+    free(registration);
+}
+
+static int enqueue(const struct registration *what)
+{
+    struct wh_call call;
+    if (!wh_cuda_stream_live(what->stream)) {
+        return WH_CUDA_INVALID_HANDLE;
+    }
+    if (what->host == NULL && what->of_stream == NULL) {
+        return WH_CUDA_INVALID_VALUE;
+    }
+    if (wh_capturing()) {
+        return WH_CUDA_CAPTURE_UNSUPPORTED; /* a graph would run it more than once */
+    }
+    struct registration *registration = malloc(sizeof(*registration));
+    if (registration == NULL) {
+        return WH_CUDA_MEMORY_ALLOCATION;
+    }
+    *registration = *what;
+    int status = add(registration);
+    if (status != 0) {
+        free(registration);
+        return status;
+    }
+    uint64_t id = registration->id;
+    uint64_t cell = (uint64_t)(uintptr_t)registration->cell;
+    status = wh_cuda_begin(&call, &wh_cudart_api, WH_OP_cudaLaunchHostFunc);
+    if (status == 0) {
+        wh_put_u64(&call, wh_cuda_stream(what->stream));
+        wh_put_u64(&call, id);
+        wh_put_u64(&call, cell);
+        status = wh_cuda_call(&call, &wh_cudart_api);
+        wh_call_end(&call);
+    }
+    if (status != 0) {
+        drop(id);
+    }
+    return status;
+}
+
+WH_EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void *function, void *data)
+{
+    WH_API_CALL();
+    const struct registration what = {
+        .host = (host_function)function, .stream = stream, .data = data};
+    return wh_cuda_done(&wh_cudart_api, enqueue(&what));
+}
+
+WH_EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, void *function, void *data,
+                                            unsigned int flags)
+{
+    WH_API_CALL();
+    const struct registration what = {
+        .of_stream = (stream_function)function, .stream = stream, .data = data};
+    if (flags != 0) {
+        return wh_cuda_done(&wh_cudart_api, WH_CUDA_INVALID_VALUE);
+    }
+    return wh_cuda_done(&wh_cudart_api, enqueue(&what));
+}

@@ -1,0 +1,69 @@
+/*
+ * cudart.h - what the hand-written stubs of the CUDA runtime share: images, kernels, variables.
+ */
+#ifndef WH_STUB_CUDART_H
+#define WH_STUB_CUDART_H
+
+#include "cuda.h"
+#include "wh_cudart.h"
+#include "wh_wire.h"
+
+extern const struct wh_cuda_api wh_cudart_api;
+
+/* A binary that the compiler put into the program. It crosses when something of it is first used.
+ */
+struct wh_image;
+
+struct wh_kernel {
+    uint32_t magic;
+    uint32_t loaded; /* serial of the session that knows it; the rest is valid then */
+    const void *function;
+    const char *name;
+    struct wh_image *image;
+    struct wh_kernel *next; /* of its image */
+    uint64_t handle;
+    uint32_t parameter_count;
+    uint32_t parameter_bytes;
+    struct wh_cuda_parameter *parameters;
+    uint8_t attributes[WH_CUDA_FUNCTION_BYTES];
+    bool attributes_known;
+    uint32_t settings_known; /* bits: attributes that were set */
+    int settings[16];
+};
+
+/* The kernel that a host function, or a cudaKernel_t of ours, stands for; NULL if none. */
+struct wh_kernel *wh_kernel_find(const void *function);
+
+/* The same, known to the server; a result of the API's if that fails. */
+int wh_kernel_get(const void *function, struct wh_kernel **kernel);
+
+/* An image that the program has loaded itself, from a copy of its bytes: code of any form that the
+ * driver takes. 0, or a result of the API's. */
+int wh_image_new(const void *code, struct wh_image **image);
+int wh_image_end(struct wh_image *image);
+
+/* A kernel or a variable of it by its own name; known to the server. */
+int wh_image_kernel(struct wh_image *image, const char *name, struct wh_kernel **kernel);
+int wh_image_variable(struct wh_image *image, const char *name, void **address, size_t *size_bytes);
+
+/* Address and size of a device variable by its host shadow. */
+int wh_variable_get(const void *symbol, void **address, size_t *size_bytes);
+
+/* How many captures this process has begun and not ended. */
+bool wh_capturing(void);
+
+/* The stream was waited for, in the calling thread, and nothing has been sent since. */
+void wh_stream_settled(const void *stream);
+
+/* memcpy; streams: past the caches, for what is much larger than they are. */
+void wh_copy_bytes(void *dst, const void *src, size_t size_bytes, bool streams);
+
+/* Copies with two threads, between which one caller at a time stands. begin: false, there are none
+ * to spare; it stays ready for a few milliseconds after the last copy. */
+bool wh_halves_begin(void);
+void wh_halves_copy(void *dst, const void *src, size_t size_bytes, bool streams);
+
+/* A copy by where its ends lie; stream as in messages. sync: complete when it returns. */
+int wh_copy(void *dst, const void *src, size_t count, int kind, void *stream, bool sync);
+
+#endif

@@ -1,0 +1,337 @@
+/*
+ * memory.c - memory: the runtime's, under the driver's names.
+ */
+#include "driver.h"
+
+#include <stdlib.h>
+
+enum { ANY = 4, TO_DEVICE = 1, TO_HOST = 2, ON_DEVICE = 3 };
+
+/* Attributes of a pointer. */
+enum {
+    POINTER_CONTEXT = 1,
+    POINTER_MEMORY_TYPE = 2,
+    POINTER_DEVICE = 3,
+    POINTER_HOST = 4,
+    POINTER_SYNC = 6,
+    POINTER_IS_MANAGED = 8,
+    POINTER_ORDINAL = 9,
+    POINTER_RANGE_START = 11,
+    POINTER_RANGE_SIZE = 12,
+    POINTER_MAPPED = 13,
+};
+
+enum { TYPE_HOST = 1, TYPE_DEVICE = 2 };
+
+#define PATTERN_BYTES_MAX ((size_t)1 << 20)
+
+static void *pointer(CUdeviceptr address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+WH_EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    int status = wh_driver_current();
+    return status != 0 ? status : WH_DRIVER(cudaMemGetInfo(free, total));
+}
+
+WH_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+{
+    int status = wh_driver_current();
+    if (status == 0 && bytesize == 0) {
+        status = WH_DRIVER_INVALID_VALUE; /* which the runtime allows */
+    }
+    return status != 0 ? status : WH_DRIVER(cudaMalloc((void **)dptr, bytesize));
+}
+
+WH_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
+                                      size_t Height, unsigned int ElementSizeBytes)
+{
+    int status = wh_driver_current();
+    if (status == 0 && ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16) {
+        status = WH_DRIVER_INVALID_VALUE;
+    }
+    return status != 0 ? status
+                       : WH_DRIVER(cudaMallocPitch((void **)dptr, pPitch, WidthInBytes, Height));
+}
+
+WH_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+    int status = wh_driver_current();
+    return status != 0 ? status : WH_DRIVER(cudaFree(pointer(dptr)));
+}
+
+WH_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+{
+    int status = wh_driver_current();
+    return status != 0 ? status : WH_DRIVER(cudaMallocAsync((void **)dptr, bytesize, hStream));
+}
+
+WH_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+{
+    return WH_DRIVER(cudaFreeAsync(pointer(dptr), hStream));
+}
+
+WH_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
+{
+    WH_API_CALL();
+    struct wh_cuda_range range;
+    if (!wh_cuda_range_find(pointer(dptr), &range) || range.memory != WH_CUDA_DEVICE) {
+        return WH_DRIVER_NOT_FOUND;
+    }
+    if (pbase != NULL) {
+        *pbase = range.base;
+    }
+    if (psize != NULL) {
+        *psize = range.size_bytes;
+    }
+    return 0;
+}
+
+WH_EXPORT CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
+{
+    return WH_DRIVER(cudaMallocHost(pp, bytesize));
+}
+
+WH_EXPORT CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
+{
+    return WH_DRIVER(cudaHostAlloc(pp, bytesize, Flags));
+}
+
+WH_EXPORT CUresult cuMemFreeHost(void *p)
+{
+    return WH_DRIVER(cudaFreeHost(p));
+}
+
+WH_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags)
+{
+    return WH_DRIVER(cudaHostGetDevicePointer((void **)pdptr, p, Flags));
+}
+
+WH_EXPORT CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
+{
+    return WH_DRIVER(cudaHostGetFlags(pFlags, p));
+}
+
+WH_EXPORT CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
+{
+    return WH_DRIVER(cudaHostRegister(p, bytesize, Flags));
+}
+
+WH_EXPORT CUresult cuMemHostUnregister(void *p)
+{
+    return WH_DRIVER(cudaHostUnregister(p));
+}
+
+static int copy(void *dst, const void *src, size_t count, int kind)
+{
+    int status = wh_driver_current();
+    return status != 0 ? status : WH_DRIVER(cudaMemcpy(dst, src, count, kind));
+}
+
+static int copy_async(void *dst, const void *src, size_t count, int kind, CUstream stream)
+{
+    int status = wh_driver_current();
+    return status != 0 ? status : WH_DRIVER(cudaMemcpyAsync(dst, src, count, kind, stream));
+}
+
+WH_EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
+{
+    return copy(pointer(dst), pointer(src), ByteCount, ANY);
+}
+
+WH_EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
+                                 CUstream hStream)
+{
+    return copy_async(pointer(dst), pointer(src), ByteCount, ANY, hStream);
+}
+
+WH_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
+{
+    return copy(pointer(dstDevice), srcHost, ByteCount, TO_DEVICE);
+}
+
+WH_EXPORT CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
+{
+    return copy(dstHost, pointer(srcDevice), ByteCount, TO_HOST);
+}
+
+WH_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
+{
+    return copy(pointer(dstDevice), pointer(srcDevice), ByteCount, ON_DEVICE);
+}
+
+WH_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost,
+                                        size_t ByteCount, CUstream hStream)
+{
+    return copy_async(pointer(dstDevice), srcHost, ByteCount, TO_DEVICE, hStream);
+}
+
+WH_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
+                                        CUstream hStream)
+{
+    return copy_async(dstHost, pointer(srcDevice), ByteCount, TO_HOST, hStream);
+}
+
+WH_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
+                                        size_t ByteCount, CUstream hStream)
+{
+    return copy_async(pointer(dstDevice), pointer(srcDevice), ByteCount, ON_DEVICE, hStream);
+}
+
+/* Addresses say where they lie, whatever the context. */
+WH_EXPORT CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                                CUcontext srcContext, size_t ByteCount)
+{
+    (void)dstContext;
+    (void)srcContext;
+    return copy(pointer(dstDevice), pointer(srcDevice), ByteCount, ON_DEVICE);
+}
+
+WH_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
+                                     CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount,
+                                     CUstream hStream)
+{
+    (void)dstContext;
+    (void)srcContext;
+    return copy_async(pointer(dstDevice), pointer(srcDevice), ByteCount, ON_DEVICE, hStream);
+}
+
+/* The runtime sets bytes alone; a pattern of other ones is written. */
+static int fill(CUdeviceptr address, uint32_t value, size_t element_bytes, size_t count,
+                CUstream stream)
+{
+    uint8_t bytes[sizeof(value)];
+    size_t total_bytes = count * element_bytes;
+    bool same = true;
+    int status = wh_driver_current();
+    memcpy(bytes, &value, sizeof(bytes));
+    for (size_t i = 1; i < element_bytes; i++) {
+        same = same && bytes[i] == bytes[0];
+    }
+    if (status != 0 || address % element_bytes != 0 || total_bytes / element_bytes != count) {
+        return status != 0 ? status : WH_DRIVER_INVALID_VALUE;
+    }
+    if (same) {
+        return WH_DRIVER(cudaMemsetAsync(pointer(address), bytes[0], total_bytes, stream));
+    }
+    size_t piece_bytes = total_bytes < PATTERN_BYTES_MAX ? total_bytes : PATTERN_BYTES_MAX;
+    uint8_t *pattern = malloc(piece_bytes > 0 ? piece_bytes : 1);
+    if (pattern == NULL) {
+        return wh_driver_api.memory;
+    }
+    for (size_t i = 0; i < piece_bytes; i++) {
+        pattern[i] = bytes[i % element_bytes];
+    }
+    for (size_t at = 0; at < total_bytes && status == 0; at += piece_bytes) {
+        size_t rest_bytes = total_bytes - at;
+        status = copy_async(pointer(address + at), pattern,
+                            rest_bytes < piece_bytes ? rest_bytes : piece_bytes, TO_DEVICE, stream);
+    }
+    free(pattern); /* its bytes were taken at the call: it is pageable */
+    return status;
+}
+
+WH_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
+{
+    return fill(dstDevice, uc, 1, N, NULL);
+}
+
+WH_EXPORT CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N)
+{
+    return fill(dstDevice, us, 2, N, NULL);
+}
+
+WH_EXPORT CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N)
+{
+    return fill(dstDevice, ui, 4, N, NULL);
+}
+
+WH_EXPORT CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N,
+                                   CUstream hStream)
+{
+    return fill(dstDevice, uc, 1, N, hStream);
+}
+
+WH_EXPORT CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N,
+                                    CUstream hStream)
+{
+    return fill(dstDevice, us, 2, N, hStream);
+}
+
+WH_EXPORT CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N,
+                                    CUstream hStream)
+{
+    return fill(dstDevice, ui, 4, N, hStream);
+}
+
+/* A value of its own size to where the program wants it. */
+static int give(void *data, const void *value, size_t size_bytes)
+{
+    memcpy(data, value, size_bytes);
+    return 0;
+}
+
+static int attribute_of(void *data, int attribute, const struct wh_cuda_range *range,
+                        CUdeviceptr address)
+{
+    const int type = range->memory == WH_CUDA_DEVICE ? TYPE_DEVICE : TYPE_HOST;
+    const int yes = 1;
+    const unsigned char no = 0;
+    const CUcontext context = wh_driver_primary(range->device);
+    switch (attribute) {
+    case POINTER_CONTEXT:
+        return give(data, &context, sizeof(context));
+    case POINTER_MEMORY_TYPE:
+        return give(data, &type, sizeof(type));
+    case POINTER_DEVICE:
+        return give(data, &address, sizeof(address));
+    case POINTER_HOST:
+        return type == TYPE_HOST ? give(data, &address, sizeof(address)) : WH_DRIVER_INVALID_VALUE;
+    case POINTER_SYNC:
+    case POINTER_IS_MANAGED:
+        return give(data, &no, sizeof(no));
+    case POINTER_ORDINAL:
+        return give(data, &range->device, sizeof(range->device));
+    case POINTER_RANGE_START:
+        return give(data, &range->base, sizeof(range->base));
+    case POINTER_RANGE_SIZE:
+        return give(data, &range->size_bytes, sizeof(range->size_bytes));
+    case POINTER_MAPPED:
+        return give(data, &yes, sizeof(unsigned char));
+    default:
+
+        return WH_DRIVER_NOT_SUPPORTED;
+    }
+}
+
+WH_EXPORT CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr ptr)
+{
+    WH_API_CALL();
+    struct wh_cuda_range range;
+    if (data == NULL || !wh_cuda_range_find(pointer(ptr), &range)) {
+        return WH_DRIVER_INVALID_VALUE;
+    }
+    return attribute_of(data, attribute, &range, ptr);
+}
+
+/* Of memory that it does not know, this one says zeros. */
+WH_EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, int *attributes, void **data,
+                                          CUdeviceptr ptr)
+{
+    WH_API_CALL();
+    struct wh_cuda_range range;
+    int status = attributes == NULL || data == NULL ? WH_DRIVER_INVALID_VALUE : 0;
+    bool known = wh_cuda_range_find(pointer(ptr), &range);
+    for (unsigned i = 0; i < numAttributes && status == 0; i++) {
+        bool narrow = attributes[i] == POINTER_MEMORY_TYPE || attributes[i] == POINTER_ORDINAL;
+        bool byte = attributes[i] == POINTER_SYNC || attributes[i] == POINTER_IS_MANAGED ||
+                    attributes[i] == POINTER_MAPPED;
+        memset(data[i], 0, byte ? 1 : narrow ? sizeof(int) : sizeof(void *));
+        if (known && !(attributes[i] == POINTER_HOST && range.memory == WH_CUDA_DEVICE)) {
+            status = attribute_of(data[i], attributes[i], &range, ptr);
+        }
+    }
+    return status;
+}

@@ -1,0 +1,1336 @@
+/*
+ * refcuda.c - a test double: the CUDA runtime's functions on the host's own memory, for machines
+ * without a GPU. Never a device that is measured: its name says what it is, and a worker takes it
+ * only if the tests' setting allows it.
+ *
+ * It does what programs can observe: streams run in order in threads of their own, the default one
+ * with the blocking others; copies of pageable memory take their bytes at the call or wait; errors
+ * of a launch come at once, errors of a kernel later and for good.
+ */
+#define _GNU_SOURCE
+
+#include "refcuda.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "wh_cudart.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define DEVICE_BASE 0x100000000000ull
+#define DEVICE_BYTES (1ull << 40)
+#define MEMORY_BYTES (1ull << 30) /* what the device "has" */
+#define CHUNK_BYTES (2ull << 20)
+#define RANGES_MAX 65536
+#define STREAMS_MAX 4096
+#define QUEUE_MAX 1024
+#define FATBIN_MAGIC 0xba55ed50u
+
+enum {
+    VALUE = 1,
+    MEMORY = 2,
+    SYMBOL = 13,
+    FUNCTION = 98,
+    DEVICE = 101,
+    HANDLE = 400,
+    NOT_FOUND = 500,
+    NOT_READY = 600
+};
+
+EXPORT const int wormhole_test_double = 1;
+
+static __thread int last_error;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static int dead;    /* the error that ended the device context */
+static bool used;   /* a device context exists */
+static bool forked; /* it was the parent's */
+
+static void after_fork(void)
+{
+    forked = used;
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, after_fork);
+}
+
+static int done(int error)
+{
+    used = true;
+    if (forked) {
+        error = 3;
+    }
+    if (error == 0 && __atomic_load_n(&dead, __ATOMIC_RELAXED) != 0) {
+        error = dead;
+    }
+    if (error != 0 && error != NOT_READY) {
+        last_error = error;
+    }
+    return error;
+}
+
+/* Of a call that only enqueues: what it has enqueued may have failed already, which is told later.
+ */
+static int enqueued(int error)
+{
+    if (error != 0) {
+        last_error = error;
+    }
+    return error;
+}
+
+/* Memory. */
+
+struct range {
+    char *base;
+    size_t size_bytes;
+    int type; /* 1 host, 2 device */
+    unsigned flags;
+    bool owned;
+};
+
+static struct range ranges[RANGES_MAX];
+static size_t range_count;
+static uint64_t next_chunk;
+static uint64_t used_bytes;
+
+static struct range *range_of(const void *pointer)
+{
+    for (size_t i = 0; i < range_count; i++) {
+        if ((const char *)pointer >= ranges[i].base &&
+            (const char *)pointer < ranges[i].base + ranges[i].size_bytes) {
+            return &ranges[i];
+        }
+    }
+    return NULL;
+}
+
+static bool is_device(const void *pointer, size_t size_bytes)
+{
+    pthread_mutex_lock(&lock);
+    const struct range *range = range_of(pointer);
+    bool inside = range != NULL && range->type == 2 &&
+                  size_bytes <= range->size_bytes - (size_t)((const char *)pointer - range->base);
+    pthread_mutex_unlock(&lock);
+    return inside;
+}
+
+static bool is_pinned(const void *pointer)
+{
+    pthread_mutex_lock(&lock);
+    const struct range *range = range_of(pointer);
+    bool pinned = range != NULL && range->type == 1;
+    pthread_mutex_unlock(&lock);
+    return pinned;
+}
+
+static int add_range(char *base, size_t size_bytes, int type, unsigned flags, bool owned)
+{
+    pthread_mutex_lock(&lock);
+    bool fits = range_count < RANGES_MAX;
+    if (fits) {
+        ranges[range_count++] = (struct range){base, size_bytes, type, flags, owned};
+    }
+    pthread_mutex_unlock(&lock);
+    return fits ? 0 : MEMORY;
+}
+
+static bool remove_range(const void *base, int type, struct range *removed)
+{
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    struct range *range = range_of(base);
+    if (range != NULL && range->base == base && range->type == type) {
+        *removed = *range;
+        *range = ranges[--range_count];
+        found = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+EXPORT cudaError_t cudaMalloc(void **pointer, size_t size)
+{
+    if (pointer == NULL) {
+        return done(VALUE);
+    }
+    *pointer = NULL;
+    if (size == 0) {
+        return done(0);
+    }
+    size_t room = (size + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
+    pthread_mutex_lock(&lock);
+    bool fits = size <= MEMORY_BYTES && used_bytes + size <= MEMORY_BYTES &&
+                next_chunk + room <= DEVICE_BYTES;
+    uint64_t at = DEVICE_BASE + next_chunk;
+    used_bytes += fits ? size : 0;
+    next_chunk += fits ? room : 0;
+    pthread_mutex_unlock(&lock);
+    if (!fits) {
+        return done(MEMORY);
+    }
+    void *place = mmap((void *)at, room, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (place != (void *)at) {
+        return done(MEMORY);
+    }
+    *pointer = place;
+    return done(add_range(place, size, 2, 0, true));
+}
+
+EXPORT cudaError_t cudaDeviceSynchronize(void);
+
+EXPORT cudaError_t cudaFree(void *pointer)
+{
+    struct range range;
+    if (pointer == NULL) {
+        return done(0);
+    }
+    (void)cudaDeviceSynchronize();
+    if (!remove_range(pointer, 2, &range)) {
+        return done(VALUE);
+    }
+    pthread_mutex_lock(&lock);
+    used_bytes -= range.size_bytes;
+    pthread_mutex_unlock(&lock);
+    munmap(range.base, (range.size_bytes + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES);
+    return done(0);
+}
+
+EXPORT cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height)
+{
+    *pitch = (width + 511) / 512 * 512;
+    return cudaMalloc(pointer, *pitch * height);
+}
+
+EXPORT cudaError_t cudaMallocAsync(void **pointer, size_t size, cudaStream_t stream)
+{
+    (void)stream;
+    return cudaMalloc(pointer, size);
+}
+
+EXPORT cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
+{
+    (void)stream;
+    return cudaFree(pointer);
+}
+
+EXPORT cudaError_t cudaHostAlloc(void **pointer, size_t size, unsigned int flags)
+{
+    if (pointer == NULL || (flags & ~7u) != 0) {
+        return done(VALUE);
+    }
+    *pointer = NULL;
+    if (size == 0) {
+        return done(0);
+    }
+    if (posix_memalign(pointer, 4096, size) != 0) {
+        return done(MEMORY);
+    }
+    return done(add_range(*pointer, size, 1, flags, true));
+}
+
+EXPORT cudaError_t cudaMallocHost(void **pointer, size_t size)
+{
+    return cudaHostAlloc(pointer, size, 0);
+}
+
+EXPORT cudaError_t cudaFreeHost(void *pointer)
+{
+    struct range range;
+    if (pointer == NULL) {
+        return done(0);
+    }
+    (void)cudaDeviceSynchronize();
+    if (!remove_range(pointer, 1, &range)) {
+        return done(VALUE);
+    }
+    free(range.base);
+    return done(0);
+}
+
+EXPORT cudaError_t cudaHostRegister(void *pointer, size_t size, unsigned int flags)
+{
+    if (pointer == NULL || size == 0) {
+        return done(VALUE);
+    }
+    if (is_pinned(pointer)) {
+        return done(712);
+    }
+    return done(add_range(pointer, size, 1, flags, false));
+}
+
+EXPORT cudaError_t cudaHostUnregister(void *pointer)
+{
+    struct range range;
+    (void)cudaDeviceSynchronize();
+    if (pointer == NULL) {
+        return done(VALUE);
+    }
+    return done(remove_range(pointer, 1, &range) ? 0 : 713);
+}
+
+EXPORT cudaError_t cudaHostGetDevicePointer(void **device_pointer, void *pointer, unsigned flags)
+{
+    if (device_pointer == NULL || flags != 0 || !is_pinned(pointer)) {
+        return done(VALUE);
+    }
+    *device_pointer = pointer;
+    return done(0);
+}
+
+EXPORT cudaError_t cudaHostGetFlags(unsigned int *flags, void *pointer)
+{
+    int error = VALUE;
+    pthread_mutex_lock(&lock);
+    const struct range *range = range_of(pointer);
+    if (range != NULL && range->type == 1 && flags != NULL) {
+        *flags = range->flags;
+        error = 0;
+    }
+    pthread_mutex_unlock(&lock);
+    return done(error);
+}
+
+EXPORT cudaError_t cudaPointerGetAttributes(struct wh_cuda_pointer *attributes, const void *pointer)
+{
+    if (attributes == NULL) {
+        return done(VALUE);
+    }
+    memset(attributes, 0, sizeof(*attributes));
+    pthread_mutex_lock(&lock);
+    const struct range *range = range_of(pointer);
+    attributes->type = range != NULL ? range->type : 0;
+    attributes->device = range != NULL ? 0 : -2;
+    attributes->device_pointer = range != NULL ? (void *)(uintptr_t)pointer : NULL;
+    attributes->host_pointer =
+        range != NULL && range->type == 2 ? NULL : (void *)(uintptr_t)pointer;
+    pthread_mutex_unlock(&lock);
+    return done(0);
+}
+
+EXPORT cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
+{
+    pthread_mutex_lock(&lock);
+    if (available != NULL) {
+        *available = MEMORY_BYTES - used_bytes;
+    }
+    if (total != NULL) {
+        *total = MEMORY_BYTES;
+    }
+    pthread_mutex_unlock(&lock);
+    return done(0);
+}
+
+/* Streams: a thread each, and operations in order. */
+
+struct operation {
+    struct operation *next;
+    void (*run)(struct operation *operation);
+    uint64_t number;
+    struct stream *after; /* waits for its operations up to after_number */
+    uint64_t after_number;
+    char *dst;
+    const char *src;
+    size_t dst_pitch, src_pitch, width, height;
+    int value;
+    void *owned; /* freed afterwards */
+    ref_kernel *kernel;
+    struct ref_launch launch;
+    void *parameters[256];
+    void (*function)(void *data);
+    void (*callback)(void *stream, int status, void *data);
+    void *data;
+    struct event *event;
+};
+
+struct stream {
+    pthread_t thread;
+    bool blocking; /* ordered with the default stream */
+    bool ending;
+    int priority;
+    unsigned flags;
+    struct operation *first, *last;
+    uint64_t enqueued, completed;
+};
+
+struct event {
+    bool timing;
+    struct stream *stream; /* NULL: never recorded */
+    uint64_t number;
+    struct timespec time;
+    uint64_t timed; /* number whose time it is */
+};
+
+static struct stream *streams[STREAMS_MAX];
+static size_t stream_count;
+static struct stream *default_stream;
+
+static void *serve(void *argument)
+{
+    struct stream *stream = argument;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        while (stream->first == NULL && !stream->ending) {
+            pthread_cond_wait(&changed, &lock);
+        }
+        struct operation *operation = stream->first;
+        if (operation == NULL) {
+            break;
+        }
+        while (operation->after != NULL && operation->after->completed < operation->after_number) {
+            pthread_cond_wait(&changed, &lock);
+        }
+        pthread_mutex_unlock(&lock);
+        if (operation->run != NULL && __atomic_load_n(&dead, __ATOMIC_RELAXED) == 0) {
+            operation->run(operation);
+        }
+        pthread_mutex_lock(&lock);
+        stream->first = operation->next;
+        stream->completed = operation->number;
+        free(operation->owned);
+        free(operation);
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+/* With the lock held. */
+static struct stream *new_stream(bool blocking, unsigned flags, int priority)
+{
+    struct stream *stream = calloc(1, sizeof(*stream));
+    if (stream == NULL || stream_count == STREAMS_MAX) {
+        free(stream);
+        return NULL;
+    }
+    stream->blocking = blocking;
+    stream->flags = flags;
+    stream->priority = priority;
+    if (pthread_create(&stream->thread, NULL, serve, stream) != 0) {
+        free(stream);
+        return NULL;
+    }
+    streams[stream_count++] = stream;
+    return stream;
+}
+
+static struct stream *find_stream(cudaStream_t handle)
+{
+    if ((uintptr_t)handle <= 2) {
+        if (default_stream == NULL) {
+            default_stream = new_stream(true, 0, 0);
+        }
+        return default_stream;
+    }
+    for (size_t i = 0; i < stream_count; i++) {
+        if (streams[i] == (struct stream *)(void *)handle) {
+            return streams[i];
+        }
+    }
+    return NULL;
+}
+
+/* With the lock held. */
+static void append(struct stream *stream, struct operation *operation)
+{
+    operation->number = ++stream->enqueued;
+    if (stream->first == NULL) {
+        stream->first = operation;
+    } else {
+        stream->last->next = operation;
+    }
+    stream->last = operation;
+    pthread_cond_broadcast(&changed);
+}
+
+static void append_wait(struct stream *stream, struct stream *other)
+{
+    struct operation *wait = other == stream ? NULL : calloc(1, sizeof(*wait));
+    if (wait != NULL) {
+        wait->after = other;
+        wait->after_number = other->enqueued;
+        append(stream, wait);
+    }
+}
+
+/* Enqueues; *stream and *number (may be NULL) say where. */
+static int enqueue(cudaStream_t handle, struct operation *operation, struct stream **in)
+{
+    pthread_mutex_lock(&lock);
+    struct stream *stream = find_stream(handle);
+    if (stream == NULL) {
+        pthread_mutex_unlock(&lock);
+        free(operation->owned);
+        free(operation);
+        return HANDLE;
+    }
+    if (stream == default_stream) {
+        for (size_t i = 0; i < stream_count; i++) {
+            if (streams[i]->blocking) {
+                append_wait(stream, streams[i]);
+            }
+        }
+    } else if (stream->blocking && default_stream != NULL) {
+        append_wait(stream, default_stream);
+    }
+    /* As a device's queue: who finds it full waits for room. */
+    while (stream->enqueued - stream->completed >= QUEUE_MAX) {
+        pthread_cond_wait(&changed, &lock);
+    }
+    append(stream, operation);
+    if (in != NULL) {
+        *in = stream;
+    }
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static void wait_for(struct stream *stream)
+{
+    uint64_t number = stream->enqueued;
+    while (stream->completed < number) {
+        pthread_cond_wait(&changed, &lock);
+    }
+}
+
+EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t handle)
+{
+    pthread_mutex_lock(&lock);
+    struct stream *stream = find_stream(handle);
+    if (stream != NULL && stream == default_stream) {
+        for (size_t i = 0; i < stream_count; i++) {
+            if (streams[i]->blocking) {
+                wait_for(streams[i]);
+            }
+        }
+    } else if (stream != NULL) {
+        wait_for(stream);
+    }
+    pthread_mutex_unlock(&lock);
+    return done(stream == NULL ? HANDLE : 0);
+}
+
+EXPORT cudaError_t cudaDeviceSynchronize(void)
+{
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < stream_count; i++) {
+        wait_for(streams[i]);
+    }
+    pthread_mutex_unlock(&lock);
+    return done(0);
+}
+
+EXPORT cudaError_t cudaStreamCreateWithPriority(cudaStream_t *handle, unsigned flags, int priority)
+{
+    if (handle == NULL || flags > 1) {
+        return done(VALUE);
+    }
+    pthread_mutex_lock(&lock);
+    *handle = (cudaStream_t)(void *)new_stream(flags == 0, flags, priority);
+    pthread_mutex_unlock(&lock);
+    return done(*handle == NULL ? MEMORY : 0);
+}
+
+EXPORT cudaError_t cudaStreamCreateWithFlags(cudaStream_t *handle, unsigned flags)
+{
+    return cudaStreamCreateWithPriority(handle, flags, 0);
+}
+
+EXPORT cudaError_t cudaStreamCreate(cudaStream_t *handle)
+{
+    return cudaStreamCreateWithPriority(handle, 0, 0);
+}
+
+EXPORT cudaError_t cudaStreamDestroy(cudaStream_t handle)
+{
+    pthread_mutex_lock(&lock);
+    struct stream *stream = (uintptr_t)handle <= 2 ? NULL : find_stream(handle);
+    if (stream != NULL) {
+        wait_for(stream);
+        stream->ending = true;
+        pthread_cond_broadcast(&changed);
+        for (size_t i = 0; i < stream_count; i++) {
+            if (streams[i] == stream) {
+                streams[i] = streams[--stream_count];
+            }
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    /* Events may name it: it is kept, as a double may. */
+    return done(stream == NULL ? HANDLE : 0);
+}
+
+EXPORT cudaError_t cudaStreamQuery(cudaStream_t handle)
+{
+    pthread_mutex_lock(&lock);
+    struct stream *stream = find_stream(handle);
+    bool ready = stream != NULL && stream->completed == stream->enqueued;
+    pthread_mutex_unlock(&lock);
+    return done(stream == NULL ? HANDLE : ready ? 0 : NOT_READY);
+}
+
+EXPORT cudaError_t cudaStreamGetPriority(cudaStream_t handle, int *priority)
+{
+    pthread_mutex_lock(&lock);
+    const struct stream *stream = find_stream(handle);
+    pthread_mutex_unlock(&lock);
+    if (stream != NULL && priority != NULL) {
+        *priority = stream->priority;
+    }
+    return done(stream == NULL ? HANDLE : priority == NULL ? VALUE : 0);
+}
+
+EXPORT cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned *flags)
+{
+    pthread_mutex_lock(&lock);
+    const struct stream *stream = find_stream(handle);
+    pthread_mutex_unlock(&lock);
+    if (stream != NULL && flags != NULL) {
+        *flags = stream->flags;
+    }
+    return done(stream == NULL ? HANDLE : flags == NULL ? VALUE : 0);
+}
+
+EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t handle, int *status)
+{
+    (void)handle;
+    *status = 0;
+    return done(0);
+}
+
+/* Copies. */
+
+static void run_copy(struct operation *operation)
+{
+    for (size_t row = 0; row < operation->height; row++) {
+        memmove(operation->dst + row * operation->dst_pitch,
+                operation->src + row * operation->src_pitch, operation->width);
+    }
+}
+
+static void run_fill(struct operation *operation)
+{
+    for (size_t row = 0; row < operation->height; row++) {
+        memset(operation->dst + row * operation->dst_pitch, operation->value, operation->width);
+    }
+}
+
+static int copy(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+                size_t height, int kind, cudaStream_t stream, bool waits)
+{
+    bool to_device = is_device(dst, height == 0 ? 0 : dst_pitch * (height - 1) + width);
+    bool from_device = is_device(src, height == 0 ? 0 : src_pitch * (height - 1) + width);
+    if (width == 0 || height == 0) {
+        return 0;
+    }
+    if (kind < 0 || kind > 4) {
+        return 21;
+    }
+    if (((kind == 1 || kind == 3) && !to_device && !is_pinned(dst)) ||
+        ((kind == 2 || kind == 3) && !from_device && !is_pinned(src))) {
+        return VALUE;
+    }
+    struct operation *operation = calloc(1, sizeof(*operation));
+    operation->run = run_copy;
+    operation->dst = dst;
+    operation->src = src;
+    operation->dst_pitch = dst_pitch;
+    operation->src_pitch = src_pitch;
+    operation->width = width;
+    operation->height = height;
+    if (!from_device && !is_pinned(src)) {
+        operation->owned = malloc(width * height);
+        for (size_t row = 0; row < height; row++) {
+            memcpy((char *)operation->owned + row * width, (const char *)src + row * src_pitch,
+                   width);
+        }
+        operation->src = operation->owned;
+        operation->src_pitch = width;
+    }
+    int error = enqueue(stream, operation, NULL);
+    if (error == 0 && (waits || (!to_device && !is_pinned(dst)))) {
+        error = cudaStreamSynchronize(stream);
+    }
+    return error;
+}
+
+EXPORT cudaError_t cudaMemcpy(void *dst, const void *src, size_t count, int kind)
+{
+    return done(copy(dst, count, src, count, count, 1, kind, NULL, true));
+}
+
+EXPORT cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, int kind,
+                                   cudaStream_t stream)
+{
+    return done(copy(dst, count, src, count, count, 1, kind, stream, false));
+}
+
+EXPORT cudaError_t cudaMemcpy2D(void *dst, size_t dpitch, const void *src, size_t spitch,
+                                size_t width, size_t height, int kind)
+{
+    return done(dpitch < width || spitch < width
+                    ? 12
+                    : copy(dst, dpitch, src, spitch, width, height, kind, NULL, true));
+}
+
+EXPORT cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch,
+                                     size_t width, size_t height, int kind, cudaStream_t stream)
+{
+    return done(dpitch < width || spitch < width
+                    ? 12
+                    : copy(dst, dpitch, src, spitch, width, height, kind, stream, false));
+}
+
+static int fill(void *pointer, size_t pitch, int value, size_t width, size_t height,
+                cudaStream_t stream)
+{
+    if (width == 0 || height == 0) {
+        return 0;
+    }
+    if (!is_device(pointer, pitch * (height - 1) + width) && !is_pinned(pointer)) {
+        return VALUE;
+    }
+    struct operation *operation = calloc(1, sizeof(*operation));
+    operation->run = run_fill;
+    operation->dst = pointer;
+    operation->dst_pitch = pitch;
+    operation->width = width;
+    operation->height = height;
+    operation->value = value;
+    return enqueue(stream, operation, NULL);
+}
+
+EXPORT cudaError_t cudaMemset(void *pointer, int value, size_t count)
+{
+    return done(fill(pointer, count, value, count, 1, NULL));
+}
+
+EXPORT cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count, cudaStream_t stream)
+{
+    return done(fill(pointer, count, value, count, 1, stream));
+}
+
+EXPORT cudaError_t cudaMemset2D(void *pointer, size_t pitch, int value, size_t width, size_t height)
+{
+    return done(fill(pointer, pitch, value, width, height, NULL));
+}
+
+/* Events. */
+
+EXPORT cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    if (event == NULL || (flags & ~7u) != 0) {
+        return done(VALUE);
+    }
+    struct event *made = calloc(1, sizeof(*made));
+    made->timing = (flags & 2) == 0;
+    *event = (cudaEvent_t)(void *)made;
+    return done(0);
+}
+
+EXPORT cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    return cudaEventCreateWithFlags(event, 0);
+}
+
+EXPORT cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    (void)event; /* an operation may name it: kept, as a double may */
+    return done(event == NULL ? HANDLE : 0);
+}
+
+static void run_record(struct operation *operation)
+{
+    pthread_mutex_lock(&lock);
+    clock_gettime(CLOCK_MONOTONIC, &operation->event->time);
+    operation->event->timed = operation->number;
+    pthread_mutex_unlock(&lock);
+}
+
+EXPORT cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream)
+{
+    struct event *event = (struct event *)(void *)handle;
+    struct operation *operation = calloc(1, sizeof(*operation));
+    struct stream *in = NULL;
+    operation->run = run_record;
+    operation->event = event;
+    int error = enqueue(stream, operation, &in);
+    if (error == 0) {
+        pthread_mutex_lock(&lock);
+        event->stream = in;
+        event->number = in->enqueued;
+        pthread_mutex_unlock(&lock);
+    }
+    return done(error);
+}
+
+EXPORT cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
+{
+    return flags != 0 ? done(VALUE) : cudaEventRecord(event, stream);
+}
+
+static bool is_complete(const struct event *event)
+{
+    return event->stream == NULL || event->stream->completed >= event->number;
+}
+
+EXPORT cudaError_t cudaEventQuery(cudaEvent_t handle)
+{
+    pthread_mutex_lock(&lock);
+    bool ready = is_complete((struct event *)(void *)handle);
+    pthread_mutex_unlock(&lock);
+    return done(ready ? 0 : NOT_READY);
+}
+
+EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t handle)
+{
+    pthread_mutex_lock(&lock);
+    while (!is_complete((struct event *)(void *)handle)) {
+        pthread_cond_wait(&changed, &lock);
+    }
+    pthread_mutex_unlock(&lock);
+    return done(0);
+}
+
+EXPORT cudaError_t cudaEventElapsedTime(float *elapsed_ms, cudaEvent_t start, cudaEvent_t end)
+{
+    const struct event *first = (struct event *)(void *)start;
+    const struct event *second = (struct event *)(void *)end;
+    int error = 0;
+    pthread_mutex_lock(&lock);
+    if (elapsed_ms == NULL) {
+        error = VALUE;
+    } else if (first->stream == NULL || second->stream == NULL || !first->timing ||
+               !second->timing) {
+        error = HANDLE;
+    } else if (!is_complete(first) || !is_complete(second)) {
+        error = NOT_READY;
+    } else {
+        *elapsed_ms = (float)(second->time.tv_sec - first->time.tv_sec) * 1e3f +
+                      (float)(second->time.tv_nsec - first->time.tv_nsec) / 1e6f;
+    }
+    pthread_mutex_unlock(&lock);
+    return done(error);
+}
+
+EXPORT cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t handle, unsigned flags)
+{
+    const struct event *event = (struct event *)(void *)handle;
+    struct operation *operation = calloc(1, sizeof(*operation));
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    operation->after = event->stream;
+    operation->after_number = event->number;
+    pthread_mutex_unlock(&lock);
+    return done(enqueue(stream, operation, NULL));
+}
+
+/* Host functions. */
+
+static void run_function(struct operation *operation)
+{
+    if (operation->function != NULL) {
+        operation->function(operation->data);
+    } else {
+        operation->callback(operation->dst, 0, operation->data);
+    }
+}
+
+EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void *function, void *data)
+{
+    struct operation *operation = calloc(1, sizeof(*operation));
+    if (function == NULL) {
+        free(operation);
+        return done(VALUE);
+    }
+    operation->run = run_function;
+    operation->function = (void (*)(void *))function;
+    operation->data = data;
+    return done(enqueue(stream, operation, NULL));
+}
+
+EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, void *function, void *data,
+                                         unsigned flags)
+{
+    struct operation *operation = calloc(1, sizeof(*operation));
+    if (function == NULL || flags != 0) {
+        free(operation);
+        return done(VALUE);
+    }
+    operation->run = run_function;
+    operation->callback = (void (*)(void *, int, void *))function;
+    operation->dst = (char *)stream;
+    operation->data = data;
+    return done(enqueue(stream, operation, NULL));
+}
+
+/* Images, kernels. */
+
+struct image {
+    void *library;
+};
+
+struct kernel {
+    struct kernel *next;
+    const void *function; /* host function, if registered */
+    ref_kernel *run;
+    const struct wh_cuda_parameter *layout;
+    uint32_t count;
+    struct image *image; /* registered, not loaded yet */
+    const char *name;
+    int dynamic_bytes;
+};
+
+struct registered {
+    const uint8_t *bytes;
+    struct image image;
+};
+
+struct variable {
+    struct variable *next;
+    const void *shadow;
+    struct registered *of;
+    const char *name;
+    size_t size_bytes;
+};
+
+static struct kernel *kernels;
+static struct variable *variables;
+
+static void *load(const uint8_t *bytes)
+{
+    struct {
+        uint32_t magic;
+        uint16_t version, header_bytes;
+        uint64_t size_bytes;
+    } header;
+    char path[256];
+    const char *folder = getenv("TMPDIR");
+    memcpy(&header, bytes, sizeof(header));
+    if (header.magic != FATBIN_MAGIC) {
+        return NULL;
+    }
+    snprintf(path, sizeof(path), "%s/refcuda-XXXXXX", folder != NULL ? folder : "/tmp");
+    int file = mkstemp(path);
+    if (file < 0) {
+        return NULL;
+    }
+    const uint8_t *from = bytes + header.header_bytes;
+    void *library = NULL;
+    if (write(file, from, header.size_bytes) == (ssize_t)header.size_bytes) {
+        library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (library == NULL) {
+            fprintf(stderr, "refcuda: %s\n", dlerror());
+        }
+    }
+    close(file);
+    unlink(path);
+    return library;
+}
+
+static int resolve(struct kernel *kernel, void *library, const char *name)
+{
+    char layout[256];
+    snprintf(layout, sizeof(layout), "%s_layout", name);
+    kernel->run = (ref_kernel *)dlsym(library, name);
+    kernel->layout = dlsym(library, layout);
+    if (kernel->run == NULL || kernel->layout == NULL) {
+        return NOT_FOUND;
+    }
+    kernel->count = 0;
+    while (kernel->layout[kernel->count].size_bytes != 0) {
+        kernel->count++;
+    }
+    return 0;
+}
+
+EXPORT cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, void *options,
+                                       void **option_values, unsigned option_count,
+                                       void *library_options, void **library_values,
+                                       unsigned library_count)
+{
+    struct image *image = calloc(1, sizeof(*image));
+    (void)options;
+    (void)option_values;
+    (void)option_count;
+    (void)library_options;
+    (void)library_values;
+    (void)library_count;
+    image->library = load(code);
+    *library = (cudaLibrary_t)(void *)image;
+    return done(image->library == NULL ? 200 : 0);
+}
+
+EXPORT cudaError_t cudaLibraryUnload(cudaLibrary_t library)
+{
+    (void)library;
+    return done(0);
+}
+
+EXPORT cudaError_t cudaLibraryGetKernel(cudaKernel_t *result, cudaLibrary_t library,
+                                        const char *name)
+{
+    struct kernel *kernel = calloc(1, sizeof(*kernel));
+    int error = resolve(kernel, ((struct image *)(void *)library)->library, name);
+    if (error == 0) {
+        pthread_mutex_lock(&lock);
+        kernel->next = kernels;
+        kernels = kernel;
+        pthread_mutex_unlock(&lock);
+        *result = (cudaKernel_t)(void *)kernel;
+    }
+    return done(error);
+}
+
+EXPORT cudaError_t cudaLibraryGetGlobal(void **address, size_t *size_bytes, cudaLibrary_t library,
+                                        const char *name)
+{
+    char sizes[256];
+    void *handle = ((struct image *)(void *)library)->library;
+    snprintf(sizes, sizeof(sizes), "%s_bytes", name);
+    void *found = dlsym(handle, name);
+    const size_t *size = dlsym(handle, sizes);
+    if (found == NULL || size == NULL) {
+        return done(NOT_FOUND);
+    }
+    if (address != NULL) {
+        *address = found;
+    }
+    if (size_bytes != NULL) {
+        *size_bytes = *size;
+    }
+    return is_device(found, 1) ? 0 : done(add_range(found, *size, 2, 0, false));
+}
+
+EXPORT void **__cudaRegisterFatBinary(void *wrapper)
+{
+    struct {
+        int magic, version;
+        const void *data;
+    } what;
+    struct registered *registered = calloc(1, sizeof(*registered));
+    memcpy(&what, wrapper, sizeof(what));
+    registered->bytes = what.data;
+    return (void **)registered;
+}
+
+EXPORT void __cudaRegisterFatBinaryEnd(void **image)
+{
+    (void)image;
+}
+
+EXPORT void __cudaUnregisterFatBinary(void **image)
+{
+    (void)image;
+}
+
+EXPORT void __cudaRegisterFunction(void **image, const char *function, char *device_function,
+                                   const char *device_name, int thread_limit, void *thread,
+                                   void *block, void *block_size, void *grid_size, int *warp_size)
+{
+    struct kernel *kernel = calloc(1, sizeof(*kernel));
+    (void)device_function;
+    (void)thread_limit;
+    (void)thread;
+    (void)block;
+    (void)block_size;
+    (void)grid_size;
+    (void)warp_size;
+    kernel->function = function;
+    kernel->image = &((struct registered *)(void *)image)->image;
+    kernel->name = device_name;
+    kernel->next = kernels;
+    kernels = kernel;
+}
+
+EXPORT void __cudaRegisterVar(void **image, char *shadow, char *device_address,
+                              const char *device_name, int external, size_t size_bytes,
+                              int constant, int global)
+{
+    struct variable *variable = calloc(1, sizeof(*variable));
+    (void)device_address;
+    (void)external;
+    (void)constant;
+    (void)global;
+    variable->shadow = shadow;
+    variable->of = (struct registered *)(void *)image;
+    variable->name = device_name;
+    variable->size_bytes = size_bytes;
+    variable->next = variables;
+    variables = variable;
+}
+
+static struct kernel *find_kernel(const void *function)
+{
+    struct kernel *found = NULL;
+    pthread_mutex_lock(&lock);
+    for (struct kernel *kernel = kernels; kernel != NULL && found == NULL; kernel = kernel->next) {
+        if (kernel == function || (kernel->function != NULL && kernel->function == function)) {
+            found = kernel;
+        }
+    }
+    if (found != NULL && found->run == NULL) {
+        struct registered *of = (struct registered *)(void *)((char *)found->image -
+                                                              offsetof(struct registered, image));
+        if (of->image.library == NULL) {
+            of->image.library = load(of->bytes);
+        }
+        if (of->image.library == NULL || resolve(found, of->image.library, found->name) != 0) {
+            found = NULL;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static int address_of(const void *symbol, void **address, size_t *size_bytes)
+{
+    for (struct variable *variable = variables; variable != NULL; variable = variable->next) {
+        if (variable->shadow == symbol) {
+            if (variable->of->image.library == NULL) {
+                variable->of->image.library = load(variable->of->bytes);
+            }
+            return cudaLibraryGetGlobal(
+                address, size_bytes, (cudaLibrary_t)(void *)&variable->of->image, variable->name);
+        }
+    }
+    return SYMBOL;
+}
+
+EXPORT cudaError_t cudaGetSymbolAddress(void **pointer, const void *symbol)
+{
+    return done(address_of(symbol, pointer, NULL));
+}
+
+EXPORT cudaError_t cudaGetSymbolSize(size_t *size, const void *symbol)
+{
+    return done(address_of(symbol, NULL, size));
+}
+
+EXPORT cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *src, size_t count,
+                                      size_t offset, int kind)
+{
+    void *address = NULL;
+    int error = address_of(symbol, &address, NULL);
+    return error != 0 ? done(error) : cudaMemcpy((char *)address + offset, src, count, kind);
+}
+
+EXPORT cudaError_t cudaMemcpyFromSymbol(void *dst, const void *symbol, size_t count, size_t offset,
+                                        int kind)
+{
+    void *address = NULL;
+    int error = address_of(symbol, &address, NULL);
+    return error != 0 ? done(error) : cudaMemcpy(dst, (char *)address + offset, count, kind);
+}
+
+static void run_kernel(struct operation *operation)
+{
+    operation->kernel(&operation->launch, operation->parameters);
+    if (operation->launch.error != 0) {
+        int none = 0;
+        __atomic_compare_exchange_n(&dead, &none, operation->launch.error, false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED);
+    }
+}
+
+static int launch(const void *function, const struct wh_cuda_launch *how, void **arguments)
+{
+    const struct kernel *kernel = find_kernel(function);
+    uint64_t threads = (uint64_t)how->block.x * how->block.y * how->block.z;
+    uint64_t blocks = (uint64_t)how->grid.x * how->grid.y * how->grid.z;
+    if (__atomic_load_n(&dead, __ATOMIC_RELAXED) != 0) {
+        return dead;
+    }
+    if (kernel == NULL) {
+        return HANDLE;
+    }
+    if (threads == 0 || threads > 1024 || blocks == 0) {
+        return VALUE;
+    }
+    if (how->shared_bytes > (size_t)(kernel->dynamic_bytes > 0 ? kernel->dynamic_bytes : 49152)) {
+        return VALUE;
+    }
+    struct operation *operation = calloc(1, sizeof(*operation));
+    size_t bytes = 1;
+    for (uint32_t i = 0; i < kernel->count; i++) {
+        size_t end = kernel->layout[i].offset + kernel->layout[i].size_bytes;
+        bytes = end > bytes ? end : bytes;
+    }
+    operation->run = run_kernel;
+    operation->kernel = kernel->run;
+    operation->launch = (struct ref_launch){
+        .grid = how->grid, .block = how->block, .shared_bytes = how->shared_bytes};
+    operation->owned = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    for (uint32_t i = 0; i < kernel->count; i++) {
+        operation->parameters[i] = (char *)operation->owned + kernel->layout[i].offset;
+        memcpy(operation->parameters[i], arguments[i], kernel->layout[i].size_bytes);
+    }
+    return enqueue((cudaStream_t)how->stream, operation, NULL);
+}
+
+EXPORT cudaError_t cudaLaunchKernel(const void *function, struct wh_dim3 grid, struct wh_dim3 block,
+                                    void **arguments, size_t shared_bytes, cudaStream_t stream)
+{
+    const struct wh_cuda_launch how = {
+        .grid = grid, .block = block, .shared_bytes = shared_bytes, .stream = stream};
+    return enqueued(launch(function, &how, arguments));
+}
+
+EXPORT cudaError_t cudaLaunchKernelExC(const struct wh_cuda_launch *how, const void *function,
+                                       void **arguments)
+{
+    return enqueued(launch(function, how, arguments));
+}
+
+EXPORT cudaError_t cudaLaunchCooperativeKernel(const void *function, struct wh_dim3 grid,
+                                               struct wh_dim3 block, void **arguments,
+                                               size_t shared_bytes, cudaStream_t stream)
+{
+    return cudaLaunchKernel(function, grid, block, arguments, shared_bytes, stream);
+}
+
+EXPORT cudaError_t cudaFuncGetParamInfo(const void *function, size_t index, size_t *offset,
+                                        size_t *size)
+{
+    const struct kernel *kernel = find_kernel(function);
+    if (kernel == NULL || index >= kernel->count || offset == NULL) {
+        return done(kernel == NULL ? FUNCTION : VALUE);
+    }
+    *offset = kernel->layout[index].offset;
+    if (size != NULL) {
+        *size = kernel->layout[index].size_bytes;
+    }
+    return done(0);
+}
+
+EXPORT cudaError_t cudaFuncGetAttributes(void *attributes, const void *function)
+{
+    const struct kernel *kernel = find_kernel(function);
+    if (kernel == NULL) {
+        return done(FUNCTION);
+    }
+    memset(attributes, 0, WH_CUDA_FUNCTION_BYTES);
+    const int most = 1024;
+    memcpy((char *)attributes + 24, &most, sizeof(most)); /* maxThreadsPerBlock */
+    memcpy((char *)attributes + 44, &kernel->dynamic_bytes, sizeof(int));
+    return done(0);
+}
+
+EXPORT cudaError_t cudaFuncSetAttribute(const void *function, int attribute, int value)
+{
+    struct kernel *kernel = find_kernel(function);
+    if (kernel == NULL || (attribute != 8 && attribute != 9) || value > 200000) {
+        return done(kernel == NULL ? FUNCTION : VALUE);
+    }
+    if (attribute == 8) {
+        kernel->dynamic_bytes = value;
+    }
+    return done(0);
+}
+
+EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int *blocks, const void *function, int block_size, size_t shared_bytes, unsigned flags)
+{
+    (void)shared_bytes;
+    (void)flags;
+    if (find_kernel(function) == NULL || block_size <= 0) {
+        return done(block_size <= 0 ? VALUE : FUNCTION);
+    }
+    *blocks = 2048 / block_size;
+    return done(0);
+}
+
+/* The device. */
+
+EXPORT cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return done(0);
+}
+
+EXPORT cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return done(0);
+}
+
+EXPORT cudaError_t cudaSetDevice(int device)
+{
+    return done(device == 0 ? 0 : DEVICE);
+}
+
+EXPORT cudaError_t cudaGetDeviceProperties(void *properties, int device)
+{
+    if (device != 0) {
+        return done(DEVICE);
+    }
+    memset(properties, 0, WH_CUDA_PROPERTIES_BYTES);
+    snprintf(properties, 256, "Reference device of the tests (no accelerator)");
+    const size_t memory_bytes = MEMORY_BYTES;
+    memcpy((char *)properties + 288, &memory_bytes, sizeof(memory_bytes));
+    return done(0);
+}
+
+EXPORT cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int device)
+{
+    if (device != 0 || attribute <= 0 || attribute > 200) {
+        return done(device != 0 ? DEVICE : VALUE);
+    }
+    *value = attribute == 1 ? 1024 : attribute == 75 ? 1 : 0; /* threads of a block, capability */
+    return done(0);
+}
+
+EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    if (least != NULL) {
+        *least = 0;
+    }
+    if (greatest != NULL) {
+        *greatest = -5;
+    }
+    return done(0);
+}
+
+EXPORT cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = 13000;
+    return done(0);
+}
+
+EXPORT cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = 13000;
+    return done(0);
+}
+
+EXPORT cudaError_t cudaGetLastError(void)
+{
+    int error = last_error;
+    last_error = 0;
+    return error;
+}
+
+EXPORT cudaError_t cudaPeekAtLastError(void)
+{
+    return last_error;
+}
+
+EXPORT const char *cudaGetErrorName(cudaError_t error)
+{
+    return error == 0 ? "cudaSuccess" : error == VALUE ? "cudaErrorInvalidValue" : "cudaErrorOther";
+}
+
+EXPORT const char *cudaGetErrorString(cudaError_t error)
+{
+    return error == 0 ? "no error" : error == VALUE ? "invalid argument" : "some other error";
+}

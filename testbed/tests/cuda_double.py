@@ -1,0 +1,154 @@
+"""The CUDA test program and the double of a device that it runs on, where there is no GPU."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.experiment.client import host_variables
+from testbed.experiment.systems import System
+from testbed.machine.host_server import HostServer, HostServerConfig, host_server
+from testbed.machine.native_build import native_build
+from testbed.protocol.spec import load_api
+from testbed.root import ROOT
+
+DOUBLE = ROOT / "host_server/tests/refcuda"
+CLIENT = ROOT / "guest_agent/stub/cuda/tests"
+RUNTIME = "libcudart.so.13"
+MATHEMATICAL = ("cublas", "cublaslt", "cudnn")
+FATBIN_MAGIC = 0xBA55ED50
+LIMIT_S = 120.0
+FLAGS = ("-g", "-O1", "-Wall", "-Wextra", "-Werror", "-std=gnu11", "-fPIC", "-pthread")
+#: A worker takes the double only where this says so: it must never pass for a device.
+ALLOWED = {"WORMHOLE_TEST_DOUBLE": "1"}
+
+
+@dataclass(frozen=True)
+class CudaClient:
+    """The test program, and the folder whose libcudart is the double."""
+
+    program: Path
+    double: Path
+
+    def cases(self, *left_out: str) -> list[str]:
+        """The names of its cases, but some."""
+        done = self.native("--list")
+        assert done.returncode == 0, done.stderr
+        return [name for name in done.stdout.split() if name not in left_out]
+
+    def native(self, *cases: str) -> subprocess.CompletedProcess[str]:
+        """Run it on the double itself."""
+        return run([self.program, *cases], {"LD_LIBRARY_PATH": str(self.double)})
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that workers can read in their jail; pytest's own are the tests' user's alone."""
+    with tempfile.TemporaryDirectory(prefix="wormhole-double-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def compile_cuda_client(folder: Path) -> CudaClient:
+    """Compile the double, the kernels and the program."""
+    generated = native_build().directory / "generated/include"
+    common = [*FLAGS, f"-I{generated}", f"-I{ROOT / 'testbed/protocol/c'}"]
+    double = folder / "double"
+    double.mkdir()
+    shared = ["gcc", *common, "-fvisibility=hidden", "-shared"]
+    versions = f"-Wl,-soname,{RUNTIME},--version-script={DOUBLE / 'refcuda.map'}"
+    _gcc([*shared, "-o", double / RUNTIME, DOUBLE / "refcuda.c", versions, "-ldl"])
+    _gcc([*shared, "-o", folder / "kernels.so", DOUBLE / "kernels.c"])
+    program = folder / "client"
+    kernels = f'-DKERNELS="{folder / "kernels.so"}"'
+    sources = [CLIENT / "client.c", CLIENT / "image.c", double / RUNTIME]
+    _gcc(["gcc", *common, kernels, f"-I{CLIENT}", "-o", program, *sources])
+    return CudaClient(program, double)
+
+
+@dataclass(frozen=True)
+class LibraryClients:
+    """Test programs of the libraries on top of the runtime."""
+
+    libraries: Path
+    driver: Path
+    image: Path  # the kernels, as a program loads them itself
+
+
+def compile_library_clients(client: CudaClient, folder: Path) -> LibraryClients:
+    """Compile the doubles of the mathematical libraries, beside the runtime's, and the programs."""
+    generated = native_build().directory / "generated/include"
+    common = [*FLAGS, f"-I{generated}", f"-I{ROOT / 'testbed/protocol/c'}"]
+    doubles = [client.double / RUNTIME]
+    for name in MATHEMATICAL:
+        library = load_api(name).library
+        assert library is not None
+        script = folder / f"{name}.map"
+        script.write_text(f"{library.node} {{\n    global:\n        *;\n}};\n", encoding="utf-8")
+        built = client.double / library.soname
+        versions = f"-Wl,-soname,{library.soname},--version-script={script}"
+        source = DOUBLE / f"ref{name}.c"
+        shared: list[str | Path] = ["gcc", *common, "-fvisibility=hidden", "-shared", "-o", built]
+        _gcc([*shared, source, versions, client.double / RUNTIME, "-lm"])
+        doubles.append(built)
+    libraries = folder / "libraries"
+    _gcc(["gcc", *common, "-o", libraries, CLIENT / "libraries.c", *doubles])
+    driver = folder / "driver"
+    ours = [native_build().cuda / "libcuda.so.1", native_build().cuda / RUNTIME]
+    _gcc(["gcc", *common, "-o", driver, CLIENT / "driver.c", *ours])
+    code = (client.program.parent / "kernels.so").read_bytes()
+    image = folder / "kernels.fatbin"
+    image.write_bytes(struct.pack("<IHHQ", FATBIN_MAGIC, 1, 16, len(code)) + code)
+    return LibraryClients(libraries, driver, image)
+
+
+def _gcc(argv: Sequence[str | Path]) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def double_config(client: CudaClient) -> HostServerConfig:
+    """A server whose workers have the double in the place of CUDA's runtime."""
+    return HostServerConfig(
+        backend="cuda",
+        worker=native_build().worker,
+        cuda=(client.double,),
+        environment=dict(ALLOWED),
+    )
+
+
+@contextmanager
+def cuda_serving(
+    chosen: System, config: HostServerConfig, folder: Path
+) -> Iterator[tuple[HostServer, dict[str, str]]]:
+    """A server, and the environment of a program that finds our libraries and it."""
+    tcp = chosen.transport == "tcp"
+    config = HostServerConfig(**{**vars(config), "unix": not tcp, "tcp": tcp})
+    with host_server(config, folder / "server") as server:
+        yield (
+            server,
+            {
+                **host_variables(chosen, server),
+                "LD_LIBRARY_PATH": str(native_build().cuda),
+            },
+        )
+
+
+def run(
+    argv: Sequence[str | Path], environment: Mapping[str, str], limit_s: float = LIMIT_S
+) -> subprocess.CompletedProcess[str]:
+    """A program's end, with variables beside our own."""
+    return subprocess.run(
+        argv,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
