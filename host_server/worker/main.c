@@ -358,6 +358,7 @@ static void watch(struct wh_session *session, const struct options *options,
         {.fd = wh_output_room(session), .events = POLLIN},
     };
     uint64_t beat_ns = wh_now_ns() + WH_HEARTBEAT_NS;
+    show_counters(session, page); /* so that the page takes its memory at once, and not later */
     for (;;) {
         sources[1].fd = wh_output_source(session);
         int ready =

@@ -32,7 +32,7 @@ def test_a_training_is_recorded_call_by_call(recorded: Recording) -> None:
     assert recorded.calls == sum(recorded.functions.values())
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [p.name for p in PRESETS.values() if not p.is_gvirtus])
 def test_a_replay_gives_the_recorded_bytes(name: str, recorded: Recording, tmp_path: Path) -> None:
     replayed = replay_recording(recorded.path, system(name), "process", tmp_path)
     assert replayed.verdict.passed, replayed.verdict.reason
