@@ -18,6 +18,7 @@ from testbed.analysis.tables import compare
 from testbed.errors import TestbedError
 from testbed.experiment.plan import make_plan
 from testbed.experiment.runner import run_trials
+from testbed.experiment.systems import DEFAULT_SPIN_US
 from testbed.tests.experiments import TEXT, FakeExecutor, example, new_run
 from testbed.tests.test_tables import made_up_run
 
@@ -72,8 +73,8 @@ def test_every_figure_is_written_in_every_format_beside_its_data(tmp_path: Path)
     with (figures / "ladder.csv").open(newline="") as source:
         lines = [line for line in csv.DictReader(source) if line["workload"] == "lenet-digits"]
     assert [line["cause"] for line in lines] == [
-        "shared memory for TCP, one-way calls, local answers, spin us 50 to 0",
-        "spin us 0 to 50",
+        f"shared memory for TCP, one-way calls, local answers, spin us {DEFAULT_SPIN_US} to 0",
+        f"spin us 0 to {DEFAULT_SPIN_US}",
     ]
     assert [float(line["factor"]) for line in lines] == pytest.approx([2.5, 2.0])
     assert float(lines[-1]["speed_after"]) == pytest.approx(5.0)

@@ -19,6 +19,7 @@ from testbed.analysis.report import write_page
 from testbed.analysis.samples import load_run
 from testbed.analysis.statistics import Interval, verdict
 from testbed.analysis.tables import Row, compare
+from testbed.experiment.systems import DEFAULT_SPIN_US
 from testbed.tests.test_figures import BREAKDOWN
 from testbed.tests.test_tables import made_up_run
 
@@ -130,7 +131,8 @@ def test_findings_say_what_the_verdicts_say(tmp_path: Path) -> None:
     assert "wormhole reaches 83.3 % of native's speed" in text
     assert (
         "lenet-digits, replay, process placement: from tcp-sync to wormhole, factor by factor -"
-        " shared memory for TCP, one-way calls, local answers, spin us 50 to 0: 2.500" in text
+        f" shared memory for TCP, one-way calls, local answers, spin us {DEFAULT_SPIN_US} to 0: 2.500"
+        in text
     )
     assert "(TCG) placement: from tcp-sync" not in text, "a rung has no speed"
     assert "without noisy trials the verdict on wormhole would be 'undecided'" in text
