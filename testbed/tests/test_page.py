@@ -131,8 +131,8 @@ def test_findings_say_what_the_verdicts_say(tmp_path: Path) -> None:
     assert "wormhole reaches 83.3 % of native's speed" in text
     assert (
         "lenet-digits, replay, process placement: from tcp-sync to wormhole, factor by factor -"
-        f" shared memory for TCP, one-way calls, local answers, spin us {DEFAULT_SPIN_US} to 0: 2.500"
-        in text
+        " shared memory for TCP, one-way calls, local answers,"
+        f" spin us {DEFAULT_SPIN_US} to 0: 2.500" in text
     )
     assert "(TCG) placement: from tcp-sync" not in text, "a rung has no speed"
     assert "without noisy trials the verdict on wormhole would be 'undecided'" in text
