@@ -245,7 +245,7 @@ def _send(api: Api, function: Function) -> list[str]:
     lines = []
     result = next((argument for argument in outs if argument.result), None)
     if function.mode == "shape":
-        lines = [f"    uint64_t shape = wh_cuda_shape(WH_OP_{function.name});"]
+        lines = [f"    uint64_t shape = wh_shape(WH_OP_{function.name});"]
         lines.extend(filter(None, map(_shape, function.args)))
         lines.append(f"    outcome = wh_cuda_send_shape(&call, {apis}, shape);")
         if result is None:
@@ -276,21 +276,19 @@ def _shape(argument: Argument) -> str:
     """Adds what must be the same for a call to go one way: no addresses, no contents."""
     name = argument.name
     if argument.handle or argument.creates:
-        return f"    shape = wh_cuda_shape_add(shape, (uint64_t)(uintptr_t){name});"
+        return f"    shape = wh_shape_add(shape, (uint64_t)(uintptr_t){name});"
     if argument.content:
-        return f"    shape = wh_cuda_shape_add(shape, wh_content_hash({name}));"
+        return f"    shape = wh_shape_add(shape, wh_content_hash({name}));"
     if argument.scalar:
-        return (
-            f"    shape = wh_cuda_shape_add(shape, {name} == NULL ? 0 : 1 + ({argument.scalar}));"
-        )
+        return f"    shape = wh_shape_add(shape, {name} == NULL ? 0 : 1 + ({argument.scalar}));"
     if argument.type in FLOATS:
         return ""
     if argument.is_value and "*" not in argument.type:
-        return f"    shape = wh_cuda_shape_add(shape, (uint64_t){name});"
+        return f"    shape = wh_shape_add(shape, (uint64_t){name});"
     if argument.in_bytes:
-        return f"    shape = wh_cuda_shape_add_bytes(shape, {name}, {argument.in_bytes});"
+        return f"    shape = wh_shape_add_bytes(shape, {name}, {argument.in_bytes});"
     if argument.type.endswith("*"):
-        return f"    shape = wh_cuda_shape_add(shape, {name} != NULL);"
+        return f"    shape = wh_shape_add(shape, {name} != NULL);"
     return ""
 
 

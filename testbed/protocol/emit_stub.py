@@ -341,7 +341,7 @@ def _plain(api: Api, function: Function) -> list[str]:
     lines.extend(_begin(function, lost or "return WH_CL_LOST;"))
     lines.extend(_put_opencl(argument) for argument in function.args)
     if function.mode == "shape":
-        lines.append(f"    uint64_t shape = wh_cl_shape(WH_OP_{function.name});")
+        lines.append(f"    uint64_t shape = wh_shape(WH_OP_{function.name});")
         lines.extend(_shape(argument) for argument in function.args)
         call = "wh_cl_call_shape(&call, shape)"
     else:
@@ -370,17 +370,17 @@ def _shape(argument: Argument) -> str:
     """Adds what must be the same for a call to go one way."""
     name = argument.name
     if argument.handle:
-        return f"    shape = wh_cl_shape_add(shape, wh_cl_handle({name}));"
+        return f"    shape = wh_shape_add(shape, wh_cl_handle({name}));"
     if argument.in_bytes:
         items = ["shape", _input(argument), argument.in_bytes]
-        return wrapped("    shape = wh_cl_shape_add_bytes", items, ";")
+        return wrapped("    shape = wh_shape_add_bytes", items, ";")
     if argument.handles and argument.handles != "event":
         return (
             f"    shape = wh_cl_shape_add_handles(shape, (const void *const *){name}, "
             f"{argument.count});"
         )
     if argument.out_event:
-        return f"    shape = wh_cl_shape_add(shape, {name} != NULL);"
+        return f"    shape = wh_shape_add(shape, {name} != NULL);"
     if argument.is_value and argument.name not in ("num_events_in_wait_list", "num_events"):
-        return f"    shape = wh_cl_shape_add(shape, (uint64_t){name});"
+        return f"    shape = wh_shape_add(shape, (uint64_t){name});"
     return ""

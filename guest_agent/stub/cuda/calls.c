@@ -19,8 +19,6 @@
 
 #define RUNTIME_OPCODE 0x200u /* first one of the CUDA runtime */
 #define PENDING_COUNT 16u     /* by the high byte of an opcode */
-#define SHAPE_SETS 8192u
-#define SHAPE_WAYS 4u
 
 WH_FORK_LOCK(open_lock);
 static uint32_t opened;       /* serial of the session; 0 before */
@@ -30,8 +28,6 @@ static bool shares_addresses; /* see wh_cuda_shares_addresses */
 static ptrdiff_t shift;       /* from our view of the session's memory to the worker's */
 static int pending[PENDING_COUNT];
 static int dead; /* the error that has ended the device context, for good */
-static uint64_t shapes[SHAPE_SETS][SHAPE_WAYS];
-static uint32_t shapes_learnt;
 static __thread struct wh_cuda_thread this_thread __attribute__((tls_model("initial-exec")));
 
 struct wh_cuda_thread *wh_cuda_thread(void)
@@ -283,65 +279,15 @@ int wh_cuda_send(struct wh_call *call, const struct wh_cuda_api *api)
 
 /* Shapes. */
 
-uint64_t wh_cuda_shape(uint16_t opcode)
-{
-    return wh_cuda_shape_add(0x9e3779b97f4a7c15ull, opcode);
-}
-
-uint64_t wh_cuda_shape_add(uint64_t shape, uint64_t value)
-{
-    shape ^= value;
-    shape *= 0xff51afd7ed558ccdull;
-    shape ^= shape >> 32;
-    shape *= 0xc4ceb9fe1a85ec53ull;
-    return shape ^ shape >> 29;
-}
-
-uint64_t wh_cuda_shape_add_bytes(uint64_t shape, const void *bytes, size_t size_bytes)
-{
-    const uint8_t *from = bytes;
-    for (size_t i = 0; from != NULL && i < size_bytes; i++) {
-        shape = wh_cuda_shape_add(shape, from[i]);
-    }
-    return wh_cuda_shape_add(shape, from != NULL ? size_bytes : UINT64_MAX);
-}
-
-static bool is_known(uint64_t shape)
-{
-    const uint64_t *set = shapes[shape % SHAPE_SETS];
-    for (uint32_t way = 0; way < SHAPE_WAYS; way++) {
-        if (__atomic_load_n(&set[way], __ATOMIC_RELAXED) == shape) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Two threads may take the same place: then one of their shapes is a round trip once more. */
-static void learn(uint64_t shape)
-{
-    uint64_t *set = shapes[shape % SHAPE_SETS];
-    uint32_t place = __atomic_fetch_add(&shapes_learnt, 1, __ATOMIC_RELAXED) % SHAPE_WAYS;
-    for (uint32_t way = 0; way < SHAPE_WAYS; way++) {
-        if (__atomic_load_n(&set[way], __ATOMIC_RELAXED) == 0) {
-            place = way;
-            break;
-        }
-    }
-    __atomic_store_n(&set[place], shape, __ATOMIC_RELAXED);
-}
-
 int wh_cuda_send_shape(struct wh_call *call, const struct wh_cuda_api *api, uint64_t shape)
 {
-    shape = wh_cuda_shape_add(shape, wh_cuda_session());
-    shape = shape == 0 ? 1 : shape;
-    if (wh_oneway_calls() && is_known(shape)) {
+    if (wh_oneway_calls() && wh_shape_known(shape)) {
         return wh_cuda_send(call, api);
     }
     int status = wh_cuda_call(call, api);
     wh_call_end(call);
     if (status == api->success) {
-        learn(shape);
+        wh_shape_learn(shape);
     }
     return status;
 }

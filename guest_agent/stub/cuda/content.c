@@ -143,11 +143,11 @@ void wh_entry_type(struct wh_entry *entry, int type)
 
 static uint64_t hash_of(uint32_t kind, const uint8_t *bytes, size_t size_bytes)
 {
-    uint64_t hash = wh_cuda_shape_add(0x5bd1e995, kind);
+    uint64_t hash = wh_shape_add(0x5bd1e995, kind);
     for (size_t at = 0; at + WH_ITEM_BYTES <= size_bytes; at += WH_ITEM_BYTES) {
         uint64_t word = 0;
         memcpy(&word, bytes + at, sizeof(word));
-        hash = wh_cuda_shape_add(hash, word);
+        hash = wh_shape_add(hash, word);
     }
     return hash;
 }

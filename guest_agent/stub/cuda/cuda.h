@@ -13,6 +13,7 @@
 
 #include "call.h"
 #include "mark.h"
+#include "shape.h"
 #include "wh_cuda.h"
 
 /* A library and the results that any of its functions can have. */
@@ -84,9 +85,6 @@ int wh_cuda_send(struct wh_call *call, const struct wh_cuda_api *api);
 
 /* Sends one way if the same shape has succeeded before; ends the call. */
 int wh_cuda_send_shape(struct wh_call *call, const struct wh_cuda_api *api, uint64_t shape);
-uint64_t wh_cuda_shape(uint16_t opcode);
-uint64_t wh_cuda_shape_add(uint64_t shape, uint64_t value);
-uint64_t wh_cuda_shape_add_bytes(uint64_t shape, const void *bytes, size_t size_bytes);
 
 /* What an API function returns: the runtime's remembers it as the thread's last error. */
 int wh_cuda_done(const struct wh_cuda_api *api, int status);

@@ -378,7 +378,7 @@ static uint64_t put_sizes(struct wh_call *call, const size_t *sizes, cl_uint dim
     for (cl_uint i = 0; i < dimensions; i++) {
         uint64_t value = sizes == NULL ? 0 : sizes[i];
         wh_put_u64(call, value);
-        shape = wh_cl_shape_add(shape, value);
+        shape = wh_shape_add(shape, value);
     }
     return shape;
 }
@@ -390,7 +390,7 @@ static cl_int send_launch(const struct launch *launch, const void *queue,
     struct wh_call call;
     uint64_t given = (launch->offset != NULL ? 1u : 0) | (launch->global != NULL ? 2u : 0) |
                      (launch->local != NULL ? 4u : 0);
-    uint64_t shape = wh_cl_shape(launch->opcode);
+    uint64_t shape = wh_shape(launch->opcode);
     if (wh_call_begin(&call, launch->opcode) != 0) {
         return WH_CL_LOST;
     }
@@ -403,17 +403,17 @@ static cl_int send_launch(const struct launch *launch, const void *queue,
     }
     wh_put_u64(&call, launch->dimensions);
     wh_put_u64(&call, given);
-    shape = wh_cl_shape_add(shape, wh_cl_handle(queue));
-    shape = wh_cl_shape_add(shape, kernel->handle);
-    shape = wh_cl_shape_add(shape, kernel->u.of_kernel.foreign_count);
-    shape = wh_cl_shape_add(shape, (uint64_t)launch->dimensions << 8 | given);
+    shape = wh_shape_add(shape, wh_cl_handle(queue));
+    shape = wh_shape_add(shape, kernel->handle);
+    shape = wh_shape_add(shape, kernel->u.of_kernel.foreign_count);
+    shape = wh_shape_add(shape, (uint64_t)launch->dimensions << 8 | given);
     cl_uint sent = launch->dimensions <= DIMENSIONS_MAX ? launch->dimensions : 0;
     shape = put_sizes(&call, launch->offset, sent, shape);
     shape = put_sizes(&call, launch->global, sent, shape);
     shape = put_sizes(&call, launch->local, sent, shape);
     wh_cl_put_handles(&call, (const void *const *)launch->wait_list, launch->wait_count);
     wh_put_u64(&call, event == NULL ? 0 : event->handle);
-    error = wh_cl_call_shape(&call, wh_cl_shape_add(shape, event != NULL));
+    error = wh_cl_call_shape(&call, wh_shape_add(shape, event != NULL));
     if (error == CL_SUCCESS) {
         all_sent(kernel);
     }

@@ -38,9 +38,9 @@ cl_int wh_cl_map_in_place(const struct wh_cl_transfer *transfer, const struct wh
     wh_put_u64(&call, flags);
     if (transfer->blocking == CL_FALSE) {
         wh_cl_put_no_reads(&call, &reads);
-        uint64_t shape = wh_cl_shape_add(wh_cl_transfer_shape(transfer), flags);
-        shape = wh_cl_shape_add(wh_cl_shape_add(shape, map->offset), map->size);
-        shape = wh_cl_shape_add_bytes(shape, map->region, sizeof(map->region));
+        uint64_t shape = wh_shape_add(wh_cl_transfer_shape(transfer), flags);
+        shape = wh_shape_add(wh_shape_add(shape, map->offset), map->size);
+        shape = wh_shape_add_bytes(shape, map->region, sizeof(map->region));
         return wh_cl_call_shape(&call, shape);
     }
     wh_call_blocks(&call);

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "call.h"
+#include "shape.h"
 #include "wh_opencl_kinds.h"
 #include "wh_opencl_stub.h"
 #include "wh_wire.h"
@@ -179,13 +180,7 @@ wh_cl_call_sync(struct wh_call *call); /* API error; results follow; the caller 
 cl_int wh_cl_call_error(struct wh_call *call); /* API error; ends the call */
 cl_int wh_cl_take_async(void);
 
-/* Shapes: what succeeded once in full may go one way from then on. */
-uint64_t wh_cl_shape(uint16_t opcode);
-uint64_t wh_cl_shape_add(uint64_t shape, uint64_t value);
-uint64_t wh_cl_shape_add_bytes(uint64_t shape, const void *bytes, size_t size_bytes);
 uint64_t wh_cl_shape_add_handles(uint64_t shape, const void *const *pointers, cl_uint count);
-bool wh_cl_shape_known(uint64_t shape);
-void wh_cl_shape_learn(uint64_t shape);
 cl_int wh_cl_call_shape(struct wh_call *call, uint64_t shape); /* ends the call */
 
 /* Waits for the writes that went ahead in a context, and all before them (transfer.c). */

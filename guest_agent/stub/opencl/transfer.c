@@ -160,10 +160,10 @@ static cl_int read_now(const struct wh_cl_transfer *transfer, size_t done, size_
 
 uint64_t wh_cl_transfer_shape(const struct wh_cl_transfer *transfer)
 {
-    uint64_t shape = wh_cl_shape(transfer->opcode);
-    shape = wh_cl_shape_add(shape, wh_cl_handle(transfer->queue));
-    shape = wh_cl_shape_add(shape, wh_cl_handle(transfer->mem));
-    return wh_cl_shape_add(shape, transfer->event != NULL);
+    uint64_t shape = wh_shape(transfer->opcode);
+    shape = wh_shape_add(shape, wh_cl_handle(transfer->queue));
+    shape = wh_shape_add(shape, wh_cl_handle(transfer->mem));
+    return wh_shape_add(shape, transfer->event != NULL);
 }
 
 static cl_int read_later(const struct wh_cl_transfer *transfer, size_t done, size_t piece)

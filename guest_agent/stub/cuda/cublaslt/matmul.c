@@ -47,13 +47,13 @@ static uint64_t add_plain(uint64_t shape, const void *descriptor, enum wh_lt_kin
 {
     uint8_t plain[WH_LT_DESCRIPTOR_BYTES_MAX + sizeof(uint64_t)] = {0};
     if (descriptor == NULL) {
-        return wh_cuda_shape_add(shape, 0);
+        return wh_shape_add(shape, 0);
     }
     size_t size_bytes = wh_lt_plain(descriptor, kind, plain);
     for (size_t at = 0; at < size_bytes; at += sizeof(uint64_t)) {
         uint64_t word = 0;
         memcpy(&word, plain + at, sizeof(word));
-        shape = wh_cuda_shape_add(shape, word);
+        shape = wh_shape_add(shape, word);
     }
     return shape;
 }
@@ -154,19 +154,19 @@ WH_EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, void *comp
     wh_put_u64(&call, (uint64_t)(uintptr_t)workspace);
     wh_put_u64(&call, workspaceSizeInBytes);
     wh_put_u64(&call, wh_cuda_stream(stream));
-    uint64_t shape = wh_cuda_shape(WH_OP_cublasLtMatmul);
-    shape = wh_cuda_shape_add(shape, (uint64_t)(uintptr_t)lightHandle);
+    uint64_t shape = wh_shape(WH_OP_cublasLtMatmul);
+    shape = wh_shape_add(shape, (uint64_t)(uintptr_t)lightHandle);
     shape = add_plain(shape, computeDesc, WH_LT_MATMUL);
     shape = add_plain(shape, Adesc, WH_LT_LAYOUT);
     shape = add_plain(shape, Bdesc, WH_LT_LAYOUT);
     shape = add_plain(shape, Cdesc, WH_LT_LAYOUT);
     shape = add_plain(shape, Ddesc, WH_LT_LAYOUT);
     shape = add_plain(shape, algo, WH_LT_ALGO);
-    shape = wh_cuda_shape_add(shape, workspaceSizeInBytes);
+    shape = wh_shape_add(shape, workspaceSizeInBytes);
     const void *const pointers[] = {alpha, A, B, beta, C, D, workspace};
     for (size_t i = 0; i < sizeof(pointers) / sizeof(pointers[0]); i++) {
         /* Algorithms want alignments. */
-        shape = wh_cuda_shape_add(shape, wh_lt_plain_pointer((uint64_t)(uintptr_t)pointers[i]));
+        shape = wh_shape_add(shape, wh_lt_plain_pointer((uint64_t)(uintptr_t)pointers[i]));
     }
     return done(wh_cuda_send_shape(&call, &wh_cublaslt_api, shape));
 }
@@ -202,15 +202,15 @@ WH_EXPORT cublasStatus_t cublasLtMatrixTransform(cublasLtHandle_t lightHandle, v
     wh_put_u64(&call, (uint64_t)(uintptr_t)C);
     put_whole(&call, Cdesc, WH_LT_LAYOUT);
     wh_put_u64(&call, wh_cuda_stream(stream));
-    uint64_t shape = wh_cuda_shape(WH_OP_cublasLtMatrixTransform);
-    shape = wh_cuda_shape_add(shape, (uint64_t)(uintptr_t)lightHandle);
+    uint64_t shape = wh_shape(WH_OP_cublasLtMatrixTransform);
+    shape = wh_shape_add(shape, (uint64_t)(uintptr_t)lightHandle);
     shape = add_plain(shape, transformDesc, WH_LT_TRANSFORM);
     shape = add_plain(shape, Adesc, WH_LT_LAYOUT);
     shape = add_plain(shape, Bdesc, WH_LT_LAYOUT);
     shape = add_plain(shape, Cdesc, WH_LT_LAYOUT);
     const void *const pointers[] = {alpha, A, beta, B, C};
     for (size_t i = 0; i < sizeof(pointers) / sizeof(pointers[0]); i++) {
-        shape = wh_cuda_shape_add(shape, wh_lt_plain_pointer((uint64_t)(uintptr_t)pointers[i]));
+        shape = wh_shape_add(shape, wh_lt_plain_pointer((uint64_t)(uintptr_t)pointers[i]));
     }
     return done(wh_cuda_send_shape(&call, &wh_cublaslt_api, shape));
 }

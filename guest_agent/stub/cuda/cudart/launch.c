@@ -98,15 +98,15 @@ static int launch(const struct wh_cuda_launch *how, const void *function, void *
     wh_put_blob(&call, &geometry, sizeof(geometry));
     wh_put_blob(&call, attribute_bytes == 0 ? NULL : how->attributes, attribute_bytes);
     put_parameters(&call, kernel, arguments);
-    uint64_t shape = wh_cuda_shape(WH_OP_cudaLaunchKernelExC);
-    shape = wh_cuda_shape_add(shape, kernel->handle);
-    shape = wh_cuda_shape_add(shape, (uint64_t)(uintptr_t)how->stream);
-    shape = wh_cuda_shape_add(shape, (uint64_t)how->grid.x << 32 | how->grid.y);
-    shape = wh_cuda_shape_add(shape, (uint64_t)how->grid.z << 32 | how->block.x);
-    shape = wh_cuda_shape_add(shape, (uint64_t)how->block.y << 32 | how->block.z);
-    shape = wh_cuda_shape_add(shape, how->shared_bytes);
+    uint64_t shape = wh_shape(WH_OP_cudaLaunchKernelExC);
+    shape = wh_shape_add(shape, kernel->handle);
+    shape = wh_shape_add(shape, (uint64_t)(uintptr_t)how->stream);
+    shape = wh_shape_add(shape, (uint64_t)how->grid.x << 32 | how->grid.y);
+    shape = wh_shape_add(shape, (uint64_t)how->grid.z << 32 | how->block.x);
+    shape = wh_shape_add(shape, (uint64_t)how->block.y << 32 | how->block.z);
+    shape = wh_shape_add(shape, how->shared_bytes);
     if (attribute_bytes > 0) {
-        shape = wh_cuda_shape_add_bytes(shape, how->attributes, attribute_bytes);
+        shape = wh_shape_add_bytes(shape, how->attributes, attribute_bytes);
     }
     return wh_cuda_send_shape(&call, &wh_cudart_api, shape);
 }
@@ -225,9 +225,9 @@ WH_EXPORT cudaError_t cudaFuncSetAttribute(const void *function, int attribute, 
     wh_put_u64(&call, (uint64_t)attribute);
     wh_put_u64(&call, (uint64_t)value);
     kernel->attributes_known = false;
-    uint64_t shape = wh_cuda_shape_add(wh_cuda_shape(WH_OP_cudaFuncSetAttribute), kernel->handle);
-    shape = wh_cuda_shape_add(shape, (uint64_t)attribute);
-    shape = wh_cuda_shape_add(shape, (uint64_t)value);
+    uint64_t shape = wh_shape_add(wh_shape(WH_OP_cudaFuncSetAttribute), kernel->handle);
+    shape = wh_shape_add(shape, (uint64_t)attribute);
+    shape = wh_shape_add(shape, (uint64_t)value);
     status = wh_cuda_send_shape(&call, &wh_cudart_api, shape);
     if (status == 0 && can_keep) {
         kernel->settings[attribute] = value;

@@ -475,13 +475,13 @@ WH_EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle,
     wh_put_blob(&call, pack->u.pack.pointers, pointers * sizeof(void *));
     wh_put_u64(&call, (uint64_t)(uintptr_t)pack->u.pack.workspace);
     wh_put_blob(&call, values, (size_t)count * sizeof(values[0]));
-    uint64_t shape = wh_cuda_shape(WH_OP_cudnnBackendExecute);
-    shape = wh_cuda_shape_add(shape, (uint64_t)(uintptr_t)handle);
-    shape = wh_cuda_shape_add(shape, plan->handle);
+    uint64_t shape = wh_shape(WH_OP_cudnnBackendExecute);
+    shape = wh_shape_add(shape, (uint64_t)(uintptr_t)handle);
+    shape = wh_shape_add(shape, plan->handle);
     for (size_t i = 0; i < pointers; i++) {
-        shape = wh_cuda_shape_add(shape, (uint64_t)pack->u.pack.ids[i]);
-        shape = wh_cuda_shape_add(shape, pack->u.pack.pointers[i] != NULL);
+        shape = wh_shape_add(shape, (uint64_t)pack->u.pack.ids[i]);
+        shape = wh_shape_add(shape, pack->u.pack.pointers[i] != NULL);
     }
-    shape = wh_cuda_shape_add(shape, pack->u.pack.workspace != NULL);
+    shape = wh_shape_add(shape, pack->u.pack.workspace != NULL);
     return done(wh_cuda_send_shape(&call, &wh_cudnn_api, shape));
 }
