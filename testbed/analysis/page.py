@@ -105,7 +105,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
             "guests",
             f"{str(accelerator.get('kind', 'none')).upper()} ({accelerator.get('reason', '?')})",
         ),
-        ("baseline", run.baseline),
+        ("baseline", ", ".join((run.baseline, *run.rivals))),
     ]
 
 

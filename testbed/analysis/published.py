@@ -167,7 +167,7 @@ def beside(
             group = comparison.group
             best = figure.ours == BEST
             where = group.form if best else f"{group.workload}, {group.form}"
-            ours = Ours(value, group.part, group.workload if best else "")
+            ours = Ours(value, group.part, _on(figure, comparison))
             cells = found.setdefault(where, {})
             before = cells.get(group.placement)
             if before is None or _better(figure, ours, before):
@@ -180,6 +180,16 @@ def beside(
         if not found and figure.figure != NOT_REPORTED:
             rows.append(Beside(figure, "", {}, systems, ""))
     return tuple(rows)
+
+
+def _on(figure: Figure, comparison: Comparison) -> str:
+    """What the row does not say: the best model, and a setting of the baseline's of its own."""
+    if figure.ours not in (BEST, "speedup"):
+        return ""
+    words = [comparison.group.workload] if figure.ours == BEST else []
+    if comparison.baseline in comparison.settings[1:]:
+        words.append(f"over {comparison.baseline}")
+    return ", ".join(words)
 
 
 def _fits(
@@ -260,12 +270,13 @@ class Measure:
 
 
 def _ratio(above: str, below: str, systems: str) -> Measure:
-    """Speed over speed, paired by round."""
+    """Speed over speed, paired by round; the baseline's in its fastest setting."""
 
     def measure(_: Source, comparison: Comparison) -> Interval | None:
-        over, under = (speeds_of(comparison.group.of(name)) for name in (above, below))
+        lower = comparison.baseline if below in comparison.settings else below
+        over, under = (speeds_of(comparison.group.of(name)) for name in (above, lower))
         rows = {row.system for row in comparison.rows if row.speed is not None}
-        return paired_ratio(over, under) if {above, below} <= rows else None
+        return paired_ratio(over, under) if {above, lower} <= rows else None
 
     return Measure(measure, systems)
 

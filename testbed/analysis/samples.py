@@ -115,12 +115,22 @@ class Run:
         return str(self.experiment.get("baseline", ""))
 
     @property
+    def rivals(self) -> tuple[str, ...]:
+        """Other settings of the baseline; runs before there were any have none."""
+        return tuple(str(name) for name in self.experiment.get("rivals", ()))
+
+    @property
     def ladder(self) -> tuple[str, ...]:
         return tuple(str(name) for name in self.experiment.get("ladder", ()))
 
     def baseline_of(self, part: str) -> str:
         """The baseline of a part, which a run of several experiments has for each."""
         return str(self._part(part).get("baseline") or self.baseline)
+
+    def rivals_of(self, part: str) -> tuple[str, ...]:
+        """Other settings of a part's baseline."""
+        rivals = self._part(part).get("rivals")
+        return self.rivals if rivals is None else tuple(str(name) for name in rivals)
 
     def ladders_of(self, part: str) -> tuple[tuple[str, ...], ...]:
         """The orders in which a part's systems are compared step by step."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -67,13 +68,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A group with its rows."""
+    """A group with its rows.
+
+    The baseline is the fastest of `settings`, which are those of the baseline that the group has.
+    """
 
     group: Group
     baseline: str
     rows: tuple[Row, ...]
     ladder: tuple[Step, ...]
     other_ladders: tuple[tuple[Step, ...], ...] = ()
+    settings: tuple[str, ...] = ()
 
     @property
     def orders(self) -> tuple[tuple[Step, ...], ...]:
@@ -131,7 +136,7 @@ def compare(run: Run) -> tuple[Comparison, ...]:
     return tuple(
         compare_group(
             group,
-            run.baseline_of(group.part),
+            (run.baseline_of(group.part), *run.rivals_of(group.part)),
             run.ladders_of(group.part),
             run.minimum_effect,
             run.instrumented,
@@ -143,13 +148,13 @@ def compare(run: Run) -> tuple[Comparison, ...]:
 
 def compare_group(
     group: Group,
-    baseline: str,
+    settings: Sequence[str],
     ladders: Sequence[Sequence[str]],
     minimum_effect: float,
     instrumented: bool = False,
     manifest: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Evaluate one group against its baseline and along the ladders.
+    """Evaluate one group against the fastest setting of its baseline and along the ladders.
 
     An instrumented run has counts and no speeds: counting exactly costs time.  The manifest says
     what sets the systems of a step apart.
@@ -157,6 +162,8 @@ def compare_group(
     speeds = {
         system: {} if instrumented else speeds_of(group.of(system)) for system in group.systems
     }
+    settings = tuple(name for name in settings if name in group.systems) or tuple(settings[:1])
+    baseline = max(settings, key=lambda name: _typical(speeds.get(name, {})))
     rows = tuple(_row(group, system, speeds, baseline, minimum_effect) for system in group.systems)
     climbed = []
     for ladder in _ladders_within(group, ladders):
@@ -167,7 +174,12 @@ def compare_group(
             steps.append(Step(before, after, ratio, verdict(ratio, minimum_effect), cause))
         climbed.append(tuple(steps))
     first, *others = climbed or [()]
-    return Comparison(group, baseline, rows, first, tuple(others))
+    return Comparison(group, baseline, rows, first, tuple(others), settings)
+
+
+def _typical(speeds: Mapping[int, float]) -> float:
+    """The geometric mean of a system's speeds, as in ratios; 0 of none."""
+    return statistics.geometric_mean(speeds.values()) if speeds else 0.0
 
 
 def _ladders_within(group: Group, ladders: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:

@@ -30,6 +30,9 @@ under its systems (the experiment's, if it names none) once a round.
 `network: user` in a part keeps its guests' TCP on QEMU's user network, `tap` demands TAP; `auto`,
 the default, takes TAP where the machine allows it.  Trials record what they had.
 
+`rivals: [tcp-spin50]` names other settings of the baseline: each workload, form and placement is
+compared with whichever of them was fastest there, since no setting suits a system everywhere.
+
 `other_ladders:` shows the same trials in other orders (`- steps: [tcp-sync, ...]`), since a factor
 depends on what was switched before.  `experiments: [a1-training, ladder]` in place of systems and
 parts takes those of other experiments together, each part with its own baseline and ladders.
@@ -143,6 +146,7 @@ class Part:
     instrument: str = ""
     network: str = "auto"
     baseline: str = ""
+    rivals: tuple[str, ...] = ()
     ladders: tuple[tuple[str, ...], ...] = ()
 
 
@@ -167,6 +171,7 @@ class Experiment:
     doc: str
     seed: int
     baseline: str
+    rivals: tuple[str, ...]
     systems: tuple[SystemChoice, ...]
     ladder: tuple[str, ...]
     parts: tuple[Part, ...]
@@ -193,6 +198,7 @@ class Experiment:
             replace(
                 part,
                 systems=tuple(system for system in part.systems if system.name not in absent),
+                rivals=_less(part.rivals, absent),
                 ladders=tuple(_less(steps, absent) for steps in part.ladders),
             )
             for part in self.parts
@@ -276,6 +282,7 @@ def _common(
         "doc": section.text("doc", ""),
         "seed": section.integer("seed", minimum=0),
         "baseline": section.choice("baseline", names),
+        "rivals": section.texts("rivals", (), allowed=names),
         "ladder": section.texts("ladder", (), allowed=names),
         "restart_guest": section.choice(
             "restart_guest", RESTARTS, first.restart_guest if first else "round"
@@ -309,7 +316,12 @@ def parse_experiment(section: yamlfile.Section, presets: Sequence[str]) -> Exper
         item.finish()
     instrumented = section.boolean("instrumented", False)
     parts = tuple(
-        replace(_part(part, systems), baseline=common["baseline"], ladders=tuple(ladders))
+        replace(
+            _part(part, systems),
+            baseline=common["baseline"],
+            rivals=common["rivals"],
+            ladders=tuple(ladders),
+        )
         for part in section.sections("parts")
     )
     same = _same(section, systems, parts)

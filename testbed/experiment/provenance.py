@@ -110,6 +110,7 @@ def describe_experiment(experiment: Experiment) -> dict[str, Any]:
         "sha256": experiment.sha256,
         "seed": experiment.seed,
         "baseline": experiment.baseline,
+        "rivals": list(experiment.rivals),
         "ladder": list(experiment.ladder),
         "minimum_effect": experiment.minimum_effect,
         "restart_guest": experiment.restart_guest,
@@ -133,6 +134,7 @@ def describe_experiment(experiment: Experiment) -> dict[str, Any]:
                 "instrument": part.instrument,
                 "network": part.network,
                 "baseline": part.baseline,
+                "rivals": list(part.rivals),
                 "ladders": [list(steps) for steps in part.ladders],
             }
             for part in experiment.parts

@@ -70,6 +70,20 @@ def test_ratios_verdicts_and_ladder(tmp_path: Path) -> None:
     )
 
 
+def test_a_group_is_compared_with_the_fastest_setting_of_the_baseline(tmp_path: Path) -> None:
+    folder = made_up_run(tmp_path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["experiment"]["rivals"] = ["wormhole-spin0"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    comparison = tables.compare(load_run(folder))[0]
+    rows = {row.system: row for row in comparison.rows}
+    assert comparison.baseline == "wormhole-spin0"
+    assert rows["wormhole-spin0"].verdict == "baseline"
+    assert [r.estimate for s in ("wormhole", "tcp-sync") if (r := rows[s].ratio)] == pytest.approx(
+        [2.0, 0.4]
+    )
+
+
 def test_native_is_not_compared_with_emulated_guests(tmp_path: Path) -> None:
     guest = next(
         c for c in tables.compare(load_run(made_up_run(tmp_path))) if c.group.placement == "guest"
