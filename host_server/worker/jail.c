@@ -440,6 +440,15 @@ static const char *const gpu_readable[] = {
     NULL,
 };
 
+/*
+ * A folder of this process in procfs. Its entry is left open on purpose: procfs forgets unused ones
+ * and makes new ones, which no rule would know.
+ */
+static int allow_own(const struct files *files, const char *path, uint64_t rights)
+{
+    return open(path, O_PATH | O_CLOEXEC) < 0 ? -errno : allow_path(files, path, rights);
+}
+
 static int fill_ruleset(const struct files *files, const struct wh_jail_config *config)
 {
     uint64_t device = FS_READ_FILE | FS_WRITE_FILE | FS_IOCTL_DEV;
@@ -448,11 +457,11 @@ static int fill_ruleset(const struct files *files, const struct wh_jail_config *
 
     error = error != 0 ? error : allow_all(files, executable, FS_EXECUTE | FS_READ_FILE);
     error = error != 0 ? error : allow_all(files, writable_devices, device);
-    /* Left open on purpose: procfs forgets unused entries and makes new ones, which no rule would
-     * know. */
-    error = error != 0 ? error : open("/proc/self", O_PATH | O_CLOEXEC) < 0 ? -errno : 0;
-    error = error != 0 ? error : allow_path(files, "/proc/self", FS_READ);
+    error = error != 0 ? error : allow_own(files, "/proc/self", FS_READ);
     if (config->gpu) {
+        /* libcuda names its threads, from others than themselves: by `comm` beneath here. The other
+         * files are root's, as this process is not dumpable. */
+        error = error != 0 ? error : allow_own(files, "/proc/self/task", FS_WRITE_FILE);
         error = error != 0 ? error : allow_all(files, gpu_devices, device | FS_READ_DIR);
         error = error != 0 ? error : allow_all(files, gpu_readable, FS_READ);
     }

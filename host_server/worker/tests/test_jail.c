@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +82,58 @@ static void check_parser(void)
 static void *run_thread(void *argument)
 {
     return argument;
+}
+
+static void *wait_in_thread(void *end_fd)
+{
+    char byte;
+    return read(*(int *)end_fd, &byte, 1) == 1 ? end_fd : NULL;
+}
+
+/*
+ * The name of another thread, which is a file of procfs, may be set with a GPU and not without one;
+ * no other file there may be written.
+ */
+static void check_thread_names(bool gpu)
+{
+    static const char *const others[] = {
+        "/proc/self/comm",
+        "/proc/self/mem",
+        "/proc/self/oom_score_adj",
+        "/proc/self/coredump_filter",
+        "/proc/self/timerslack_ns",
+        "/proc/self/clear_refs",
+        "/proc/thread-self/mem",
+        "/proc/thread-self/oom_score_adj",
+        "/proc/thread-self/clear_refs",
+        "/proc/thread-self/uid_map",
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sys/vm/drop_caches",
+        "/proc/1/comm",
+        "/proc/1/task/1/comm",
+        "/proc/meminfo",
+    };
+    char name[16] = "";
+    pthread_t thread;
+    int end[2];
+
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, end) == 0);
+    CHECK(pthread_create(&thread, NULL, wait_in_thread, &end[0]) == 0);
+    if (gpu) {
+        CHECK(pthread_setname_np(thread, "cuda-named") == 0);
+        CHECK(pthread_getname_np(thread, name, sizeof(name)) == 0);
+        CHECK(strcmp(name, "cuda-named") == 0);
+    } else {
+        CHECK(pthread_setname_np(thread, "cuda-named") == EACCES);
+    }
+    CHECK(write(end[1], "x", 1) == 1 && pthread_join(thread, NULL) == 0);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        errno = 0;
+        if (access(others[i], F_OK) == 0 && open(others[i], O_WRONLY) >= 0) {
+            printf("FAILED line %d: %s may be written\n", __LINE__, others[i]);
+            failures++;
+        }
+    }
 }
 
 static int run_program(const char *path)
@@ -255,6 +308,7 @@ static int check_gpu(const char *home, const char *secret, const char *devices)
     snprintf(path, sizeof(path), "%s/other", devices);
     REFUSED(open(path, O_RDWR), EACCES);
     REFUSED(open(secret, O_RDONLY), EACCES);
+    check_thread_names(true);
     CHECK(memfd_create("driver", 0) >= 0);
     REFUSED(ptrace(PTRACE_ATTACH, getppid(), NULL, NULL), EPERM);
     REFUSED(ptrace(PTRACE_ATTACH, getppid(), NULL, NULL), EPERM);
@@ -310,6 +364,7 @@ int main(int argc, char **argv)
     check_notifications(config.notify_fd, config.wake_fd);
     if (report.parts[WH_JAIL_FILES].reached) {
         check_files(argv[1], argv[2]);
+        check_thread_names(false);
     }
     if (report.parts[WH_JAIL_USER].reached) {
         check_user(uid);
