@@ -459,9 +459,11 @@ static int fill_ruleset(const struct files *files, const struct wh_jail_config *
     error = error != 0 ? error : allow_all(files, writable_devices, device);
     error = error != 0 ? error : allow_own(files, "/proc/self", FS_READ);
     if (config->gpu) {
-        /* libcuda names its threads, from others than themselves: by `comm` beneath here. The other
-         * files are root's, as this process is not dumpable. */
-        error = error != 0 ? error : allow_own(files, "/proc/self/task", FS_WRITE_FILE);
+        /* libcuda names its threads, from others than themselves: by `comm` beneath here, which it
+         * truncates. The other files are root's, as this process is not dumpable. */
+        error = error != 0
+                    ? error
+                    : allow_own(files, "/proc/self/task", FS_WRITE_FILE | FS_TRUNCATE);
         error = error != 0 ? error : allow_all(files, gpu_devices, device | FS_READ_DIR);
         error = error != 0 ? error : allow_all(files, gpu_readable, FS_READ);
     }

@@ -114,8 +114,10 @@ static void check_thread_names(bool gpu)
         "/proc/meminfo",
     };
     char name[16] = "";
+    char path[64];
     pthread_t thread;
     int end[2];
+    int file;
 
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, end) == 0);
     CHECK(pthread_create(&thread, NULL, wait_in_thread, &end[0]) == 0);
@@ -123,6 +125,8 @@ static void check_thread_names(bool gpu)
         CHECK(pthread_setname_np(thread, "cuda-named") == 0);
         CHECK(pthread_getname_np(thread, name, sizeof(name)) == 0);
         CHECK(strcmp(name, "cuda-named") == 0);
+        snprintf(path, sizeof(path), "/proc/self/task/%d/comm", (int)syscall(SYS_gettid));
+        CHECK((file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666)) >= 0 && close(file) == 0);
     } else {
         CHECK(pthread_setname_np(thread, "cuda-named") == EACCES);
     }
