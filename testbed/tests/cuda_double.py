@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,20 +12,20 @@ from pathlib import Path
 
 from testbed.experiment.client import host_variables
 from testbed.experiment.systems import System
+from testbed.machine.double_build import (
+    ALLOWED,
+    MATHEMATICAL,
+    RUNTIME,
+    build_double,
+    double_flags,
+)
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
 from testbed.machine.native_build import native_build
 from testbed.protocol.spec import load_api
 from testbed.root import ROOT
 
-DOUBLE = ROOT / "host_server/tests/refcuda"
 CLIENT = ROOT / "guest_agent/stub/cuda/tests"
-RUNTIME = "libcudart.so.13"
-MATHEMATICAL = ("cublas", "cublaslt", "cudnn")
-FATBIN_MAGIC = 0xBA55ED50
 LIMIT_S = 120.0
-FLAGS = ("-g", "-O1", "-Wall", "-Wextra", "-Werror", "-std=gnu11", "-fPIC", "-pthread")
-#: A worker takes the double only where this says so: it must never pass for a device.
-ALLOWED = {"WORMHOLE_TEST_DOUBLE": "1"}
 
 
 @dataclass(frozen=True)
@@ -56,20 +55,13 @@ def open_folder() -> Iterator[Path]:
 
 
 def compile_cuda_client(folder: Path) -> CudaClient:
-    """Compile the double, the kernels and the program."""
-    generated = native_build().directory / "generated/include"
-    common = [*FLAGS, f"-I{generated}", f"-I{ROOT / 'testbed/protocol/c'}"]
-    double = folder / "double"
-    double.mkdir()
-    shared = ["gcc", *common, "-fvisibility=hidden", "-shared"]
-    versions = f"-Wl,-soname,{RUNTIME},--version-script={DOUBLE / 'refcuda.map'}"
-    _gcc([*shared, "-o", double / RUNTIME, DOUBLE / "refcuda.c", versions, "-ldl"])
-    _gcc([*shared, "-o", folder / "kernels.so", DOUBLE / "kernels.c"])
+    """Compile the double, with all its libraries, the kernels and the program."""
+    built = build_double(folder, mathematical=True)
     program = folder / "client"
-    kernels = f'-DKERNELS="{folder / "kernels.so"}"'
-    sources = [CLIENT / "client.c", CLIENT / "image.c", double / RUNTIME]
-    _gcc(["gcc", *common, kernels, f"-I{CLIENT}", "-o", program, *sources])
-    return CudaClient(program, double)
+    kernels = f'-DKERNELS="{built.kernels}"'
+    sources = [CLIENT / "client.c", CLIENT / "image.c", built.libraries / RUNTIME]
+    _gcc(["gcc", *double_flags(), kernels, f"-I{CLIENT}", "-o", program, *sources])
+    return CudaClient(program, built.libraries)
 
 
 @dataclass(frozen=True)
@@ -82,30 +74,15 @@ class LibraryClients:
 
 
 def compile_library_clients(client: CudaClient, folder: Path) -> LibraryClients:
-    """Compile the doubles of the mathematical libraries, beside the runtime's, and the programs."""
-    generated = native_build().directory / "generated/include"
-    common = [*FLAGS, f"-I{generated}", f"-I{ROOT / 'testbed/protocol/c'}"]
-    doubles = [client.double / RUNTIME]
-    for name in MATHEMATICAL:
-        library = load_api(name).library
-        assert library is not None
-        script = folder / f"{name}.map"
-        script.write_text(f"{library.node} {{\n    global:\n        *;\n}};\n", encoding="utf-8")
-        built = client.double / library.soname
-        versions = f"-Wl,-soname,{library.soname},--version-script={script}"
-        source = DOUBLE / f"ref{name}.c"
-        shared: list[str | Path] = ["gcc", *common, "-fvisibility=hidden", "-shared", "-o", built]
-        _gcc([*shared, source, versions, client.double / RUNTIME, "-lm"])
-        doubles.append(built)
+    """Compile the programs that use the libraries on top of the runtime."""
+    sonames = [library.soname for name in MATHEMATICAL if (library := load_api(name).library)]
+    doubles = [client.double / soname for soname in (RUNTIME, *sonames)]
     libraries = folder / "libraries"
-    _gcc(["gcc", *common, "-o", libraries, CLIENT / "libraries.c", *doubles])
+    _gcc(["gcc", *double_flags(), "-o", libraries, CLIENT / "libraries.c", *doubles])
     driver = folder / "driver"
     ours = [native_build().cuda / "libcuda.so.1", native_build().cuda / RUNTIME]
-    _gcc(["gcc", *common, "-o", driver, CLIENT / "driver.c", *ours])
-    code = (client.program.parent / "kernels.so").read_bytes()
-    image = folder / "kernels.fatbin"
-    image.write_bytes(struct.pack("<IHHQ", FATBIN_MAGIC, 1, 16, len(code)) + code)
-    return LibraryClients(libraries, driver, image)
+    _gcc(["gcc", *double_flags(), "-o", driver, CLIENT / "driver.c", *ours])
+    return LibraryClients(libraries, driver, client.double.parent / "kernels.fatbin")
 
 
 def _gcc(argv: Sequence[str | Path]) -> None:

@@ -20,13 +20,14 @@ from testbed.experiment.gate import check_trajectory
 from testbed.experiment.prepare import kernel_cache_seed, prepare, reference
 from testbed.experiment.systems import system
 from testbed.experiment.workload import find_workload
+from testbed.machine.double_build import ALLOWED
 from testbed.machine.host_server import HostServer, HostServerConfig
 from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
 from testbed.machine.served_guest import ServedGuest, served_guest
 from testbed.machine.tap import tap_problem
 from testbed.tests.clients import compile_client, scenarios
-from testbed.tests.cuda_double import ALLOWED, CudaClient, compile_cuda_client, open_folder
+from testbed.tests.cuda_double import CudaClient, compile_cuda_client, open_folder
 
 pytestmark = [pytest.mark.vm, pytest.mark.native, pytest.mark.opencl]
 
