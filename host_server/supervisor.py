@@ -25,6 +25,7 @@ from host_server.clients import TcpServer, UnixServer, listen_tcp, listen_unix
 from host_server.control import CONTROL_NAME, ControlServer
 from host_server.cuda_libraries import CUDA_VARIABLE, cuda_libraries
 from host_server.device import DeviceServer
+from host_server.image_store import ImageStore
 from host_server.layout import check_session_bytes
 from host_server.loop import Loop
 from host_server.memory import MIB, default_limit_bytes
@@ -39,6 +40,7 @@ from testbed.protocol.wire import constant, hash_of_specs
 DEFAULT_SESSION_BYTES = 2 << 30  # touched as used; in a region at most an equal share of it
 DEFAULT_SESSION_COUNT = 8
 DEFAULT_UID_BASE = 61184
+DEFAULT_IMAGES_MIB = 1024
 END_LIMIT_S = END_GRACE_S + 3.0
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
@@ -69,6 +71,8 @@ class Options:
     gpu: str
     report_refused: bool
     cuda: tuple[Path, ...]
+    images: Path | None
+    images_bytes: int
     environment: dict[str, str]
 
 
@@ -130,6 +134,18 @@ def parse(argv: Sequence[str]) -> Options:
         default="",
         help="directories of CUDA's own libraries, with colons between (default: found)",
     )
+    add(
+        "--images",
+        type=Path,
+        help="folder of this VM alone in which its programs' device code is kept for its next run "
+        "(default: one that ends with the supervisor)",
+    )
+    add(
+        "--images-mib",
+        type=int,
+        default=DEFAULT_IMAGES_MIB,
+        help="how much of it is kept, 0 for none",
+    )
     add("--worker-env", action="append", default=[], metavar="NAME=VALUE")
     got = parser.parse_args(argv)
     if not (got.unix or got.device_socket or got.serve or got.tcp):
@@ -167,6 +183,8 @@ def parse(argv: Sequence[str]) -> Options:
         gpu=got.gpu,
         report_refused=got.report_refused,
         cuda=_cuda_libraries(got.cuda_libraries),
+        images=got.images,
+        images_bytes=max(got.images_mib, 0) * MIB,
         environment=dict(_assignment(text) for text in got.worker_env),
     )
 
@@ -198,6 +216,9 @@ def serve(options: Options) -> int:
             listeners["tcp"] = listen_tcp(*options.tcp)
             stack.callback(listeners["tcp"].close)
         spare_child(state.janitor_pid)
+        images = _images(options, state.path)
+        if images is not None:
+            stack.callback(images.close)
         settings = WorkerSettings(
             program=options.worker,
             backend=options.backend,
@@ -211,6 +232,7 @@ def serve(options: Options) -> int:
             cuda=options.cuda,
             vendors=vendors,
             cache_seed=options.cache_seed,
+            images=images,
             environment=options.environment,
         )
         sessions = Sessions(loop, settings, options.limits, options.run_dir)
@@ -223,6 +245,23 @@ def serve(options: Options) -> int:
         print(json.dumps(_announcement(options, listeners)), flush=True)
         loop.run()
     return 0
+
+
+def _images(options: Options, state: Path) -> ImageStore | None:
+    """Where device code is kept: the VM's folder, or one for our time where that cannot be had."""
+    if options.backend != "cuda" or options.images_bytes == 0:
+        return None
+    one_vm = bool(options.device or options.serve)
+    if options.images is not None:
+        try:
+            store = ImageStore(options.images, options.images_bytes, alone=one_vm)
+            store.sweep()
+        except OSError as error:
+            why = "another server uses it" if isinstance(error, BlockingIOError) else str(error)
+            log(f"device code is not kept in {options.images}: {why}")
+        else:
+            return store
+    return ImageStore(state / "images", options.images_bytes, alone=one_vm)
 
 
 def _remove(listener: socket.socket, path: Path) -> None:

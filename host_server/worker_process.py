@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from host_server.cuda_libraries import CUDA_VARIABLE
+from host_server.image_store import ImageStore
 from host_server.loop import Loop, Timer
 from host_server.state_dir import kill_user
 from host_server.status_page import StatusPage
@@ -59,6 +60,7 @@ class WorkerSettings:
     vendors: Mapping[str, str]
     library_directories: Sequence[Path]
     cache_seed: Path | None
+    images: ImageStore | None
     environment: Mapping[str, str]
 
 
@@ -248,6 +250,7 @@ class Worker:
                 theirs.fileno(),
                 stats_write,
                 self._status.fd,
+                self._settings.images.fd if self._settings.images is not None else -1,
             )
             if fd >= 0
         ]
@@ -304,6 +307,9 @@ class Worker:
             "--jail",
             self._jail_text(),
         ]
+        images = self._settings.images
+        if images is not None:
+            argv += ["--images-fd", str(images.fd), "--images-bytes", str(images.bytes_max)]
         if order.transport == "tcp":
             return [*argv, "--socket-fd", str(order.socket_fd)]
         return [
@@ -466,6 +472,8 @@ class Worker:
         }
         self._report_ready(f"worker ended with status {self._process.returncode}")
         self._discard()
+        if self._settings.images is not None:
+            self._settings.images.sweep()
         self._on_end(record)
 
     def _read_stats(self) -> Any:

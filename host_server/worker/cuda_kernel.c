@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "cuda_backend.h"
+#include "image_cache.h"
 #include "times.h"
 #include "wh_cudart.h"
 #include "wh_wire.h"
@@ -17,6 +18,25 @@ enum {
     INVALID_HANDLE = 400,
     NOT_SUPPORTED = 801
 };
+
+/* Device code, in memory of ours; images of the same code share it. */
+struct code {
+    uint8_t digest[WH_SHA256_BYTES];
+    bool named; /* it came with its digest, which was found right */
+    uint32_t users;
+    uint8_t *bytes;
+    size_t size_bytes;
+    struct code *next;
+};
+
+/* What an image's handle names. */
+struct image {
+    cudaLibrary_t library;
+    struct code *code;
+};
+
+static pthread_mutex_t codes_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct code *codes; /* those with users */
 
 /* What a kernel's handle names. */
 struct kernel {
@@ -65,40 +85,165 @@ static bool is_whole(const uint8_t *bytes, size_t size_bytes)
     return header.size_bytes <= size_bytes && header.header_bytes <= size_bytes - header.size_bytes;
 }
 
+/* One user more of code that an image of this session has; NULL: none has. */
+static struct code *code_in_use(const uint8_t *digest, size_t size_bytes)
+{
+    pthread_mutex_lock(&codes_lock);
+    struct code *code = codes;
+    while (code != NULL && !(code->named && code->size_bytes == size_bytes &&
+                             memcmp(code->digest, digest, WH_SHA256_BYTES) == 0)) {
+        code = code->next;
+    }
+    if (code != NULL) {
+        code->users++;
+    }
+    pthread_mutex_unlock(&codes_lock);
+    return code;
+}
+
+/* Takes over the bytes; digest NULL: it has no name. NULL without memory. */
+static struct code *code_new(const uint8_t *digest, uint8_t *bytes, size_t size_bytes)
+{
+    struct code *code = bytes == NULL ? NULL : calloc(1, sizeof(*code));
+    if (code == NULL) {
+        free(bytes);
+        return NULL;
+    }
+    if (digest != NULL) {
+        memcpy(code->digest, digest, WH_SHA256_BYTES);
+    }
+    code->named = digest != NULL;
+    code->users = 1;
+    code->bytes = bytes;
+    code->size_bytes = size_bytes;
+    pthread_mutex_lock(&codes_lock);
+    code->next = codes;
+    codes = code;
+    pthread_mutex_unlock(&codes_lock);
+    return code;
+}
+
+static void code_end(struct code *code)
+{
+    pthread_mutex_lock(&codes_lock);
+    bool last = --code->users == 0;
+    if (last) {
+        struct code **link = &codes;
+        while (*link != code) {
+            link = &(*link)->next;
+        }
+        *link = code->next;
+    }
+    pthread_mutex_unlock(&codes_lock);
+    if (last) {
+        free(code->bytes);
+        free(code);
+    }
+}
+
+/* The code that the client names: this session has it, or an earlier one had. */
+static struct code *code_by_digest(const uint8_t *digest, size_t size_bytes)
+{
+    struct code *code = code_in_use(digest, size_bytes);
+    if (code != NULL) {
+        return code;
+    }
+    uint8_t *bytes = wh_images_find(digest, size_bytes);
+    return bytes == NULL ? NULL : code_new(digest, bytes, size_bytes);
+}
+
+/* The driver reads code from it later, too, unless it is told to keep none: it stays as long as its
+ * image. Takes over one user of the code. */
+static uint64_t load_code(struct wh_request *request, const struct wh_cudart_table *real,
+                          uint64_t handle, struct code *code)
+{
+    struct image *image = calloc(1, sizeof(*image));
+    uint64_t status = image == NULL ? NO_MEMORY : INVALID_VALUE;
+    if (image != NULL && is_whole(code->bytes, code->size_bytes)) {
+        uint64_t begin_ticks = wh_times_enter();
+        image->code = code;
+        status = (uint64_t)real->cudaLibraryLoadData(&image->library, code->bytes, NULL, NULL, 0,
+                                                     NULL, NULL, 0);
+        wh_times_leave(begin_ticks, WH_TIMES_COMPILE);
+    }
+    if (status != 0) {
+        free(image);
+        code_end(code);
+        return status;
+    }
+    if (wh_handle_put(request->session, handle, WH_KIND_IMAGE, image) != 0) {
+        (void)real->cudaLibraryUnload(image->library);
+        free(image);
+        code_end(code);
+        return INVALID_HANDLE;
+    }
+    return 0;
+}
+
+/* Of code that came whole. owned: its memory is ours already. */
+static struct code *code_that_came(const uint8_t *digest, const uint8_t *bytes, size_t size_bytes,
+                                   void **owned)
+{
+    uint8_t *kept = *owned != NULL ? *owned : malloc(size_bytes);
+    if (kept != NULL && *owned == NULL) {
+        memcpy(kept, bytes, size_bytes);
+    }
+    *owned = NULL;
+    if (kept != NULL && digest != NULL) {
+        wh_images_keep(digest, kept, size_bytes);
+    }
+    return code_new(digest, kept, size_bytes);
+}
+
+/* Whether the bytes are what they are said to be. Nothing is kept or used under a wrong name. */
+static bool has_digest(const uint8_t *bytes, size_t size_bytes, const uint8_t *digest)
+{
+    uint8_t found[WH_SHA256_BYTES];
+    wh_sha256(bytes, size_bytes, found);
+    return memcmp(found, digest, sizeof(found)) == 0;
+}
+
+/* A digest without bytes asks whether they must come. */
 int wh_skeleton_whcLoadImage(struct wh_request *request)
 {
     void *owned = NULL;
-    size_t size_bytes = 0;
+    size_t digest_bytes = 0;
+    size_t came_bytes = 0;
+    size_t missing_bytes = 0;
     uint64_t status = INVALID_VALUE;
-    cudaLibrary_t library = NULL;
+    struct code *code = NULL;
     wh_cuda_enter(request);
     const struct wh_cudart_table *real = wh_cudart();
     uint64_t handle = wh_take_u64(request);
-    const uint8_t *bytes = wh_take_large(request, &size_bytes, WH_CUDA_IMAGE_BYTES_MAX, &owned);
-    if (wh_request_failed(request)) {
+    const uint8_t *digest = wh_take_blob(request, &digest_bytes, WH_SHA256_BYTES);
+    uint64_t size_bytes = wh_take_u64(request);
+    uint64_t *missing = wh_take_out(request, &missing_bytes);
+    const uint8_t *bytes = wh_take_large(request, &came_bytes, WH_CUDA_IMAGE_BYTES_MAX, &owned);
+    bool asks = bytes == NULL;
+    if (wh_request_failed(request) || missing == NULL || missing_bytes < sizeof(*missing) ||
+        (digest != NULL && digest_bytes != WH_SHA256_BYTES) || (asks && digest == NULL) ||
+        size_bytes > WH_CUDA_IMAGE_BYTES_MAX || (!asks && size_bytes != came_bytes) ||
+        (!asks && digest != NULL && !has_digest(bytes, came_bytes, digest))) {
         free(owned);
         return -EBADMSG;
     }
-    if (real == NULL || real->cudaLibraryLoadData == NULL) {
+    *missing = 0;
+    if (real == NULL || real->cudaLibraryLoadData == NULL || real->cudaLibraryUnload == NULL) {
         status = NOT_SUPPORTED;
-    } else if (bytes != NULL && is_whole(bytes, size_bytes)) {
-        /* The driver reads code from it later, too, unless it is told to keep none: it stays. */
-        uint8_t *kept = owned != NULL ? owned : malloc(size_bytes);
-        if (kept != NULL && owned == NULL) {
-            memcpy(kept, bytes, size_bytes);
-        }
-        uint64_t begin_ticks = wh_times_enter();
-        status = kept == NULL ? NO_MEMORY
-                              : (uint64_t)real->cudaLibraryLoadData(&library, kept, NULL, NULL, 0,
-                                                                    NULL, NULL, 0);
-        wh_times_leave(begin_ticks, WH_TIMES_COMPILE);
-        owned = status == 0 ? NULL : kept;
+    } else if (asks) {
+        code = code_by_digest(digest, size_bytes);
+        *missing = code == NULL;
+        status = 0;
+    } else if (is_whole(bytes, came_bytes)) {
+        code = code_that_came(digest, bytes, came_bytes, &owned);
+        status = code == NULL ? NO_MEMORY : 0;
     }
     free(owned);
-    if (status == 0 && wh_handle_put(request->session, handle, WH_KIND_IMAGE, library) != 0) {
-        status = INVALID_HANDLE;
+    if (code != NULL) {
+        status = load_code(request, real, handle, code);
     }
     wh_cuda_reply(request, WH_OP_whcLoadImage, status, 0);
+    wh_reply_out(request, sizeof(*missing));
     return 0;
 }
 
@@ -112,12 +257,18 @@ int wh_skeleton_whcUnloadImage(struct wh_request *request)
     if (wh_request_failed(request)) {
         return -EBADMSG;
     }
+    /* Over TCP another connection's thread may be using them at this moment: they stay, but for the
+     * code, which is the most of it. */
+    bool alone = request->session->ring != NULL;
     for (size_t i = 0; i < size_bytes / sizeof(*kernels); i++) {
-        free(wh_handle_remove(request->session, kernels[i], WH_KIND_KERNEL));
+        struct kernel *kernel = wh_handle_remove(request->session, kernels[i], WH_KIND_KERNEL);
+        free(alone ? kernel : NULL);
     }
-    cudaLibrary_t library = wh_handle_remove(request->session, handle, WH_KIND_IMAGE);
-    if (library != NULL && real != NULL && real->cudaLibraryUnload != NULL) {
-        (void)real->cudaLibraryUnload(library);
+    struct image *image = wh_handle_remove(request->session, handle, WH_KIND_IMAGE);
+    if (image != NULL) {
+        (void)real->cudaLibraryUnload(image->library);
+        code_end(image->code);
+        free(alone ? image : NULL);
     }
     wh_cuda_reply(request, WH_OP_whcUnloadImage, 0, 0);
     return 0;
@@ -184,7 +335,7 @@ int wh_skeleton_whcGetKernel(struct wh_request *request)
     wh_cuda_enter(request);
     const struct wh_cudart_table *real = wh_cudart();
     uint64_t image = wh_take_u64(request);
-    cudaLibrary_t library = wh_cuda_object(request, image, WH_KIND_IMAGE, &valid);
+    const struct image *loaded = wh_cuda_object(request, image, WH_KIND_IMAGE, &valid);
     const char *name = wh_take_blob(request, &name_bytes, WH_CUDA_NAME_BYTES_MAX);
     uint64_t handle = wh_take_u64(request);
     void *layout = wh_take_out(request, &layout_bytes);
@@ -196,8 +347,8 @@ int wh_skeleton_whcGetKernel(struct wh_request *request)
     uint64_t status = INVALID_HANDLE;
     if (real == NULL || real->cudaLibraryGetKernel == NULL || real->cudaFuncGetParamInfo == NULL) {
         status = NOT_SUPPORTED;
-    } else if (valid && library != NULL) {
-        status = find_kernel(request, real, library, name, handle, &kernel);
+    } else if (valid && loaded != NULL) {
+        status = find_kernel(request, real, loaded->library, name, handle, &kernel);
     }
     size_t written = kernel == NULL ? 0 : kernel->parameter_count * sizeof(kernel->parameters[0]);
     written = written <= layout_bytes ? written : 0;
@@ -223,7 +374,7 @@ int wh_skeleton_whcGetVariable(struct wh_request *request)
     wh_cuda_enter(request);
     const struct wh_cudart_table *real = wh_cudart();
     uint64_t image = wh_take_u64(request);
-    cudaLibrary_t library = wh_cuda_object(request, image, WH_KIND_IMAGE, &valid);
+    const struct image *loaded = wh_cuda_object(request, image, WH_KIND_IMAGE, &valid);
     const char *name = wh_take_blob(request, &name_bytes, WH_CUDA_NAME_BYTES_MAX);
     uint64_t *address_out = wh_take_out(request, &address_bytes);
     uint64_t *size_out = wh_take_out(request, &size_bytes);
@@ -235,8 +386,8 @@ int wh_skeleton_whcGetVariable(struct wh_request *request)
     uint64_t status = INVALID_HANDLE;
     if (real == NULL || real->cudaLibraryGetGlobal == NULL) {
         status = NOT_SUPPORTED;
-    } else if (valid && library != NULL) {
-        status = (uint64_t)real->cudaLibraryGetGlobal(&address, &size, library, name);
+    } else if (valid && loaded != NULL) {
+        status = (uint64_t)real->cudaLibraryGetGlobal(&address, &size, loaded->library, name);
     }
     *address_out = (uint64_t)(uintptr_t)address;
     *size_out = size;

@@ -167,6 +167,7 @@ int wh_jail_parse(const char *text, struct wh_jail_config *config)
     memset(config, 0, sizeof(*config));
     config->notify_fd = -1;
     config->wake_fd = -1;
+    config->images_fd = -1;
     if (strcmp(text, "off") == 0) {
         return 0;
     }
@@ -290,6 +291,8 @@ static void enter_network(struct wh_jail_report *report)
 #define FS_WRITE_FILE (1ULL << 1)
 #define FS_READ_FILE (1ULL << 2)
 #define FS_READ_DIR (1ULL << 3)
+#define FS_REMOVE_FILE (1ULL << 5)
+#define FS_MAKE_FILE (1ULL << 8)
 #define FS_ABI_1 ((1ULL << 13) - 1)
 #define FS_REFER (1ULL << 13)     /* from version 2 on */
 #define FS_TRUNCATE (1ULL << 14)  /* 3 */
@@ -315,29 +318,32 @@ struct files {
     uint64_t handled;
 };
 
+static int allow_open(const struct files *files, int fd, uint64_t rights)
+{
+    struct landlock_path rule = {.allowed = rights & files->handled, .parent_fd = fd};
+    struct stat status;
+
+    if (fstat(fd, &status) != 0) {
+        return -errno;
+    }
+    if (!S_ISDIR(status.st_mode)) {
+        rule.allowed &= FS_FILE;
+    }
+    return syscall(SYS_LANDLOCK_ADD_RULE, files->ruleset_fd, LANDLOCK_PATH_BENEATH, &rule, 0) != 0
+               ? -errno
+               : 0;
+}
+
 /* Adds one path; what does not exist on this machine needs no rule. */
 static int allow_path(const struct files *files, const char *path, uint64_t rights)
 {
-    struct stat status;
     int fd = open(path, O_PATH | O_CLOEXEC);
     int result = 0;
 
     if (fd < 0) {
         return errno == ENOENT || errno == EACCES ? 0 : -errno;
     }
-    if (fstat(fd, &status) != 0) {
-        result = -errno;
-    } else {
-        struct landlock_path rule = {.allowed = rights & files->handled, .parent_fd = fd};
-
-        if (!S_ISDIR(status.st_mode)) {
-            rule.allowed &= FS_FILE;
-        }
-        if (syscall(SYS_LANDLOCK_ADD_RULE, files->ruleset_fd, LANDLOCK_PATH_BENEATH, &rule, 0) !=
-            0) {
-            result = -errno;
-        }
-    }
+    result = allow_open(files, fd, rights);
     close(fd);
     return result;
 }
@@ -461,9 +467,8 @@ static int fill_ruleset(const struct files *files, const struct wh_jail_config *
     if (config->gpu) {
         /* libcuda names its threads, from others than themselves: by `comm` beneath here, which it
          * truncates. The other files are root's, as this process is not dumpable. */
-        error = error != 0
-                    ? error
-                    : allow_own(files, "/proc/self/task", FS_WRITE_FILE | FS_TRUNCATE);
+        error =
+            error != 0 ? error : allow_own(files, "/proc/self/task", FS_WRITE_FILE | FS_TRUNCATE);
         error = error != 0 ? error : allow_all(files, gpu_devices, device | FS_READ_DIR);
         error = error != 0 ? error : allow_all(files, gpu_readable, FS_READ);
     }
@@ -472,6 +477,10 @@ static int fill_ruleset(const struct files *files, const struct wh_jail_config *
     }
     if (error == 0 && config->home[0] != '\0') {
         error = allow_path(files, config->home, everything_but_execute);
+    }
+    if (error == 0 && config->images_fd >= 0) {
+        error = allow_open(files, config->images_fd,
+                           FS_READ | FS_WRITE_FILE | FS_TRUNCATE | FS_REMOVE_FILE | FS_MAKE_FILE);
     }
     return error;
 }

@@ -33,6 +33,7 @@ struct wh_jail_config {
     unsigned files_max;     /* RLIMIT_NOFILE; 0: as it is */
     int notify_fd;          /* eventfds of the session's transport, set after parsing; -1: none */
     int wake_fd;
+    int images_fd; /* open folder of files that are kept for the VM, set after parsing; -1: none */
 };
 
 enum wh_jail_part {

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "backend.h"
+#include "image_cache.h"
 #include "jail.h"
 #include "output.h"
 #include "ring.h"
@@ -44,6 +45,8 @@ struct options {
     int stats_fd;
     int status_fd;
     int socket_fd;
+    int images_fd;
+    uint64_t images_bytes;
     uint64_t spin_us;
     bool notify_always;
     const char *backend;
@@ -91,6 +94,8 @@ static struct options parse(int argc, char **argv)
         {"status-fd", required_argument, NULL, 'p'},
         {"jail", required_argument, NULL, 'j'},
         {"socket-fd", required_argument, NULL, 'k'},
+        {"images-fd", required_argument, NULL, 'i'},
+        {"images-bytes", required_argument, NULL, 'm'},
         {NULL, 0, NULL, 0},
     };
     struct options options = {.region_fd = -1,
@@ -100,6 +105,7 @@ static struct options parse(int argc, char **argv)
                               .stats_fd = -1,
                               .status_fd = -1,
                               .socket_fd = -1,
+                              .images_fd = -1,
                               .backend = "null",
                               .jail = "off"};
     int letter = 0;
@@ -126,6 +132,8 @@ static struct options parse(int argc, char **argv)
             options.stats_fd = letter == 'f' ? (int)value : options.stats_fd;
             options.status_fd = letter == 'p' ? (int)value : options.status_fd;
             options.socket_fd = letter == 'k' ? (int)value : options.socket_fd;
+            options.images_fd = letter == 'i' ? (int)value : options.images_fd;
+            options.images_bytes = letter == 'm' ? value : options.images_bytes;
         }
     }
     bool complete = options.tcp ? options.socket_fd >= 0
@@ -235,6 +243,7 @@ static void enter_jail(const struct options *options, struct wh_jail_report *rep
     int error = wh_jail_parse(options->jail, &config);
     config.notify_fd = options->notify_fd;
     config.wake_fd = options->wake_fd;
+    config.images_fd = options->images_fd;
     if (error == 0) {
         error = wh_jail_enter(&config, report);
     }
@@ -404,11 +413,12 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     options.notify_fd = out_of_the_way(options.notify_fd);
     options.wake_fd = out_of_the_way(options.wake_fd);
-    const int fds[] = {options.notify_fd, options.wake_fd, options.control_fd, options.stats_fd,
-                       options.socket_fd};
+    const int fds[] = {options.notify_fd, options.wake_fd,   options.control_fd,
+                       options.stats_fd,  options.socket_fd, options.images_fd};
     for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
         close_on_exec(fds[i]);
     }
+    wh_images_open(options.images_fd, options.images_bytes);
     if (wh_session_init(&session) != 0) {
         refuse(options.control_fd, "the session", "no memory");
     }

@@ -68,7 +68,9 @@ def execute(
     overrides = [] if spin_us is None else [("spin_us", spin_us)]
     chosen = system(system_name, overrides)
     check_placement(placement, chosen)
-    config = HostServerConfig(backend=backend, jail=jail, report_refused=report_refused)
+    config = HostServerConfig(
+        backend=backend, jail=jail, report_refused=report_refused, vm=placement
+    )
     if placement == "process":
         return _in_process(argv, chosen, stats, timeout_s, config)
     return _in_guest(argv, chosen, placement, stats, timeout_s, config)

@@ -165,7 +165,11 @@ class Executor:
         task = subject.workload.task
         cuda = isinstance(task, Command) and task.api == "cuda"
         config = HostServerConfig(
-            backend="cuda" if cuda else "opencl", unix=not tcp, tcp=tcp, worker=self._parts.worker
+            backend="cuda" if cuda else "opencl",
+            unix=not tcp,
+            tcp=tcp,
+            worker=self._parts.worker,
+            vm="process",
         )
         with host_server(config, files.log_directory / "server") as server:
             server.use_kernels(kernel_cache_seed(subject.workload.name))

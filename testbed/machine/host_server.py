@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import TestbedError
-from testbed.machine.artifacts import last_lines
+from testbed.machine.artifacts import cache_dir, last_lines
 from testbed.machine.native_build import SPECS_FOLDER, native_build
 from testbed.machine.opencl import chosen_vendors, loader_variables
 from testbed.machine.processes import CpuSeconds, cpu_seconds
@@ -40,6 +40,7 @@ CONNECT_LIMIT_S = 40.0
 LOG_NAME = "supervisor.log"
 RECORDS_NAME = "sessions.jsonl"
 KERNELS_NAME = "kernels"
+IMAGES_NAME = "device-code"
 MIB = 1 << 20
 
 NO_JAIL = "WORMHOLE_NO_JAIL"  # 1: workers without their jail, for debugging; every record says so
@@ -56,6 +57,8 @@ class HostServerConfig:
     calls in the log.
     `session_memory_mib` None is the supervisor's own: three quarters of the machine's memory.
     `network` is the path of a guest's TCP: auto, tap or user (tap.py).
+    `vm` names whose device code is kept for the next run: the same name is the same VM. Without a
+    name it is kept as long as the supervisor lives; `images_mib` None is the supervisor's bound.
     """
 
     backend: str = "opencl"
@@ -72,6 +75,8 @@ class HostServerConfig:
     jail: bool = True
     gpu: str = "auto"
     report_refused: bool = False
+    vm: str = ""
+    images_mib: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -281,6 +286,10 @@ def supervisor_argv(
         argv += ["--cuda-libraries", ":".join(map(str, config.cuda))]
     if not config.jail or os.environ.get(NO_JAIL) == "1":
         argv += ["--no-jail"]
+    if config.vm and config.backend == "cuda":
+        argv += ["--images", str(cache_dir() / IMAGES_NAME / config.vm)]
+    if config.images_mib is not None:
+        argv += ["--images-mib", str(config.images_mib)]
     for name, value in config.environment.items():
         argv += ["--worker-env", f"{name}={value}"]
     return argv

@@ -339,6 +339,18 @@ def test_units_of_the_worker(bench: Bench) -> None:
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
+def test_kept_device_code_of_the_worker(bench: Bench, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [bench.build.test_program("test_images"), tmp_path],
+        env=SANITIZER_OPTIONS,
+        capture_output=True,
+        text=True,
+        timeout=CASE_LIMIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
 def test_arena_against_a_model(bench: Bench) -> None:
     done = subprocess.run(
         [bench.build.test_program("test_arena")],

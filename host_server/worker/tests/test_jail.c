@@ -274,6 +274,50 @@ static void check_files(const char *home, const char *secret)
     }
 }
 
+/* Kept device code, as the supervisor has it: a folder for all workers of the VM in one that nobody
+ * else may enter. As another user made it: where there is no root, it is ours, in HOME. */
+static int open_kept_code(const char *home)
+{
+    char path[WH_JAIL_PATH_BYTES];
+
+    snprintf(path, sizeof(path), "%s/../kept", home);
+    if (geteuid() != 0) {
+        snprintf(path, sizeof(path), "%s/kept", home);
+    }
+    CHECK(mkdir(path, 0700) == 0 || errno == EEXIST);
+    int around = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(around >= 0 && (mkdirat(around, "code", 0700) == 0 || errno == EEXIST));
+    int folder = openat(around, "code", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(folder >= 0 && fchmod(folder, 0777) == 0);
+    close(around);
+    return folder;
+}
+
+/* Files in it can be made, read, replaced and removed, and nothing else can be made; what lies
+ * around it is out of reach for a user of our own. */
+static void check_kept_code(int folder, bool own_user, bool walled)
+{
+    char byte = 0;
+    int fd = openat(folder, "new", O_RDWR | O_CREAT | O_EXCL, 0600);
+
+    CHECK(fd >= 0 && write(fd, "x", 1) == 1 && close(fd) == 0);
+    CHECK(renameat(folder, "new", folder, "kept") == 0);
+    fd = openat(folder, "kept", O_RDONLY);
+    CHECK(fd >= 0 && read(fd, &byte, 1) == 1 && byte == 'x' && close(fd) == 0);
+    CHECK(openat(folder, ".", O_RDONLY | O_DIRECTORY) >= 0);
+    CHECK(unlinkat(folder, "kept", 0) == 0);
+    if (own_user) {
+        REFUSED(openat(folder, "..", O_RDONLY | O_DIRECTORY), EACCES);
+        REFUSED(openat(folder, "../more", O_WRONLY | O_CREAT, 0600), EACCES);
+        REFUSED(mkdirat(folder, "../folder", 0700), EACCES);
+    }
+    if (walled && own_user) {
+        REFUSED(mkdirat(folder, "folder", 0700), EACCES);
+        REFUSED(symlinkat("/etc/passwd", folder, "link"), EACCES);
+        REFUSED(mkfifoat(folder, "pipe", 0600), EACCES);
+    }
+}
+
 static void check_user(uid_t uid)
 {
     struct rlimit limit;
@@ -356,6 +400,7 @@ int main(int argc, char **argv)
     uint8_t *slot = map_own_slot();
     config.notify_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
     config.wake_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+    config.images_fd = open_kept_code(argv[1]);
     CHECK(wh_jail_enter(&config, &report) == 0);
     CHECK(wh_jail_report_json(&report, text, sizeof(text)) == (int)strlen(text));
     CHECK(wh_jail_report_json(&report, text + 1024, 100) == -ENOSPC);
@@ -370,6 +415,8 @@ int main(int argc, char **argv)
         check_files(argv[1], argv[2]);
         check_thread_names(false);
     }
+    check_kept_code(config.images_fd, report.parts[WH_JAIL_USER].reached,
+                    report.parts[WH_JAIL_FILES].reached);
     if (report.parts[WH_JAIL_USER].reached) {
         check_user(uid);
     }

@@ -62,6 +62,8 @@ struct wh_cuda_cell {
 #define WH_CUDA_PARAMETERS_MAX 1024u
 #define WH_CUDA_PARAMETER_BYTES_MAX 32764u
 #define WH_CUDA_IMAGE_BYTES_MAX (1ull << 30)
+/* Smaller code is sent at once: asking for it takes longer than its bytes. */
+#define WH_CUDA_NAMED_BYTES_MIN (16u << 10)
 #define WH_CUDA_NAME_BYTES_MAX 16384u
 #define WH_CUDA_BLOB_BYTES_MAX (16u << 20)
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "fork_lock.h"
+#include "wh_sha256.h"
 
 #define KERNEL_MAGIC 0x4b4e524cu
 #define WRAPPER_MAGIC 0x466243b1
@@ -333,19 +334,14 @@ struct wh_kernel *wh_kernel_find(const void *function)
     return kernel;
 }
 
-/* With the load lock held. */
-static int load_image(struct wh_image *image)
+/* With the load lock held. bytes NULL asks by the digest, NULL for code that has no name. */
+static int send_image(const struct wh_image *image, uint64_t handle, const uint8_t *digest,
+                      const void *bytes, bool *missing)
 {
     struct wh_call call;
     uint64_t token = 0;
-    if (image->loaded == wh_cuda_session() && image->loaded != 0) {
-        return 0;
-    }
-    if (image->size_bytes == 0) {
-        return WH_CUDA_INVALID_FUNCTION;
-    }
-    uint64_t handle = wh_cuda_handle_new(WH_KIND_IMAGE);
-    if (handle == 0 || wh_send_large(image->bytes, image->size_bytes, &token) != 0) {
+    uint64_t answer = 0;
+    if (bytes != NULL && wh_send_large(bytes, image->size_bytes, &token) != 0) {
         return wh_cudart_api.lost;
     }
     int status = wh_cuda_begin(&call, &wh_cudart_api, WH_OP_whcLoadImage);
@@ -353,9 +349,44 @@ static int load_image(struct wh_image *image)
         return status;
     }
     wh_put_u64(&call, handle);
-    wh_put_large(&call, image->bytes, image->size_bytes, token);
+    wh_put_blob(&call, digest, digest == NULL ? 0 : WH_SHA256_BYTES);
+    wh_put_u64(&call, image->size_bytes);
+    wh_put_out(&call, sizeof(answer), true);
+    wh_put_large(&call, bytes, bytes == NULL ? 0 : image->size_bytes, token);
     status = wh_cuda_call(&call, &wh_cudart_api);
+    if (status == 0) {
+        (void)wh_get_out(&call, &answer, sizeof(answer));
+    }
     wh_call_end(&call);
+    *missing = answer != 0;
+    return status;
+}
+
+/* With the load lock held. The server may have the code of an earlier session: then its name is
+ * enough. */
+static int load_image(struct wh_image *image)
+{
+    uint8_t digest[WH_SHA256_BYTES];
+    bool missing = true;
+    int status = 0;
+    if (image->loaded == wh_cuda_session() && image->loaded != 0) {
+        return 0;
+    }
+    if (image->size_bytes == 0) {
+        return WH_CUDA_INVALID_FUNCTION;
+    }
+    uint64_t handle = wh_cuda_handle_new(WH_KIND_IMAGE);
+    if (handle == 0) {
+        return wh_cudart_api.lost;
+    }
+    bool named = image->size_bytes >= WH_CUDA_NAMED_BYTES_MIN;
+    if (named) {
+        wh_sha256(image->bytes, image->size_bytes, digest);
+        status = send_image(image, handle, digest, NULL, &missing);
+    }
+    if (status == 0 && missing) {
+        status = send_image(image, handle, named ? digest : NULL, image->bytes, &missing);
+    }
     if (status == 0) {
         image->handle = handle;
         image->loaded = wh_cuda_session();
