@@ -101,8 +101,8 @@ def prepare_subjects(
 def _check_gvirtus(trial: Trial) -> None:
     """Raises TestbedError for what uses OpenCL, which GVirtuS does not forward."""
     task = find_workload(trial.workload.name).task
-    # Models are trained by tinygrad on OpenCL, C programs are linked with it.
-    if trial.form == "replay" or isinstance(task, Model) or task.compile:
+    # Models are trained by tinygrad on OpenCL, and recordings are of its calls.
+    if trial.form == "replay" or isinstance(task, Model) or task.api != "cuda":
         raise TestbedError(
             f"gvirtus forwards CUDA, and {trial.workload.label} ({trial.form}) uses OpenCL",
             "give gvirtus a part of its own, with the application form of CUDA programs",

@@ -14,7 +14,7 @@ from testbed.experiment import conduct
 from testbed.experiment.execute import execute
 from testbed.experiment.experiment import load_experiment
 from testbed.experiment.plan import make_plan
-from testbed.experiment.subject import prepare_subjects
+from testbed.experiment.subject import _check_gvirtus, prepare_subjects
 from testbed.experiment.systems import check_placement, system
 from testbed.machine.gvirtus import (
     CONFIG_NAME,
@@ -149,6 +149,25 @@ def test_an_incomplete_installation_is_said(home: Path, lost: str, said: str) ->
 def test_no_installation_is_said(tmp_path: Path) -> None:
     with pytest.raises(TestbedError, match=r"there is no GVirtuS here.*set GVIRTUS_HOME"):
         find_gvirtus({"GVIRTUS_HOME": str(tmp_path / "none")})
+
+
+COMMAND = """\
+name: asks-for
+doc: A program that says what it asks for.
+command: {{argv: [python3, program.py], api: {api}}}
+steps: 2
+"""
+
+
+def test_programs_of_cuda_alone_are_forwarded(tmp_path: Path) -> None:
+    path = tmp_path / "with-gvirtus.yaml"
+    path.write_text(EXPERIMENT.format(form="application", workload=tmp_path / "asks-for.yaml"))
+    ours = [t for t in make_plan(load_experiment(path), "kvm") if t.system.is_gvirtus]
+    (tmp_path / "asks-for.yaml").write_text(COMMAND.format(api="opencl"))
+    with pytest.raises(TestbedError, match=r"asks-for \(application\) uses OpenCL"):
+        prepare_subjects(ours, lambda bundle: pytest.fail("recorded"), print)
+    (tmp_path / "asks-for.yaml").write_text(COMMAND.format(api="cuda"))
+    _check_gvirtus(ours[0])
 
 
 @pytest.mark.parametrize(
