@@ -36,6 +36,8 @@ def doctor(_: Context, json: bool = False) -> None:
         "dry-run": "print the plan and its estimated time, run nothing",
         "resume": "directory of a stopped run to go on with",
         "changed-source": "go on though the source has changed since; the manifest says so",
+        "limit-s": "stop between rounds before so many seconds have passed; go on with --resume",
+        "report": "tables, figures and report at the end (default); --no-report for the records",
         "out": "directory for results (default: results/ of the checkout)",
         "placement": f"only this {PLACEMENT_HELP}",
         "opencl": OPENCL_HELP,
@@ -51,13 +53,15 @@ def reproduce(
     placement: str = "",
     opencl: str = "",
     changed_source: bool = False,
+    limit_s: float = 0.0,
+    report: bool = True,
 ) -> None:
     """The main job: build what is missing, boot guests, compare all systems, leave results."""
     from testbed.experiment.reproduce import run_or_plan
     from testbed.machine.opencl import choose_opencl
 
     choose_opencl(opencl)
-    run_or_plan(profile, dry_run, resume, out, placement, changed_source)
+    run_or_plan(profile, dry_run, resume, out, placement, changed_source, limit_s, report)
 
 
 @task(
@@ -67,6 +71,8 @@ def reproduce(
         "dry-run": "print the plan and its estimated time, run nothing",
         "resume": "directory of a stopped run to go on with",
         "changed-source": "go on though the source has changed since; the manifest says so",
+        "limit-s": "stop between rounds before so many seconds have passed; go on with --resume",
+        "report": "tables, figures and report at the end (default); --no-report for the records",
         "out": "directory for results (default: results/ of the checkout)",
         "placement": f"only this {PLACEMENT_HELP}",
         "opencl": OPENCL_HELP,
@@ -82,13 +88,15 @@ def run(
     placement: str = "",
     opencl: str = "",
     changed_source: bool = False,
+    limit_s: float = 0.0,
+    report: bool = True,
 ) -> None:
     """Run one experiment."""
     from testbed.experiment.reproduce import run_or_plan
     from testbed.machine.opencl import choose_opencl
 
     choose_opencl(opencl)
-    run_or_plan(experiment, dry_run, resume, out, placement, changed_source)
+    run_or_plan(experiment, dry_run, resume, out, placement, changed_source, limit_s, report)
 
 
 @task(

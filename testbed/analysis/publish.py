@@ -24,6 +24,7 @@ from testbed.analysis.rundir import (
 from testbed.errors import TestbedError
 
 SPECIFICATION = "experiment.yaml"
+WHOLE = ("finished", "limited")  # to its end, or to its time limit
 LEFT_OUT = (".svg", ".pdf")
 
 
@@ -33,7 +34,7 @@ def publish(run: Path, out: Path) -> int:
     Raises TestbedError if the run is not finished or a trial's events are missing.
     """
     manifest = read_manifest(run)
-    if manifest.get("state") != "finished":
+    if manifest.get("state") not in WHOLE:
         raise TestbedError(
             f"{run} is not finished ({manifest.get('state', 'unknown')})",
             f"go on with: ./inv run {manifest.get('experiment', {}).get('name', '?')}"

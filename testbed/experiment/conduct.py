@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,11 +53,13 @@ class Request:
     resume: Path | None = None
     placements: tuple[str, ...] | None = None
     changed_source: bool = False  # a stopped run may go on though the source has changed
+    limit_s: float | None = None  # stop between rounds before so many seconds have passed
+    report: bool = True  # tables, figures and page at the end; without, the records are all
 
 
 @dataclass(frozen=True)
 class Conducted:
-    """A finished run: its directory, its report (none in a bundle), and what happened in it."""
+    """A run that ended: its directory, its report (if one was made), and what happened in it."""
 
     path: Path
     report: Report | None
@@ -93,6 +96,7 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
     nothing of it keeps running, and what was measured stays on disk.  An offline bundle has not
     what tables and figures are made with: there the records are all.  Raises TestbedError.
     """
+    deadline_s = None if request.limit_s is None else time.monotonic() + request.limit_s
     whole = _experiment(request)
     absent = _absent(whole)
     for name, reason in absent.items():
@@ -108,8 +112,8 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
         manifest = run.manifest()
         manifest["left_out"] = absent
         try:
-            summary = _measure(experiment, request, run, manifest, say, show)
-            if _only("process", request.placements):
+            summary = _measure(experiment, request, run, manifest, say, show, deadline_s)
+            if _only("process", request.placements) and not summary.left:
                 measure_calls(experiment, run.path, say)
         except BaseException:
             _mark(run, manifest, "stopped")
@@ -117,14 +121,19 @@ def conduct(request: Request, say: Say, show: Callable[[str, Report], None]) -> 
                 resume = shlex.quote(str(run.path))
                 say(f"stopped; go on with: ./inv run {experiment.name} --resume {resume}")
             raise
-        _mark(run, manifest, "finished")
+        _mark(run, manifest, "limited" if summary.left else "finished")
         report = None
-        if bundle_facts() is None:
+        if _wants_report(request, summary):
             from testbed.analysis.report import write_page
 
             say("drawing figures and writing the report")
             report = write_page(run.path)
     return Conducted(run.path, report, summary)
+
+
+def _wants_report(request: Request, summary: Summary) -> bool:
+    """A bundle has not what tables are made with; at a time limit there is no time for them."""
+    return request.report and not summary.left and bundle_facts() is None
 
 
 def _experiment(request: Request) -> Experiment:
@@ -150,7 +159,9 @@ def _absent(experiment: Experiment) -> dict[str, str]:
 def _run_directory(request: Request, experiment: Experiment) -> RunDirectory:
     source = provenance.commit()
     manifest = provenance.new_manifest(experiment, source)
+    sitting = {key: manifest[key] for key in ("started_utc", "host", "gpu")}
     if request.resume is None:
+        manifest["sittings"] = [{**sitting, "after_trials": 0}]
         run = RunDirectory.create(request.out, experiment.name, source.short)
         run.keep_specification(experiment.path)
         run.write_manifest(manifest)
@@ -170,11 +181,12 @@ def _run_directory(request: Request, experiment: Experiment) -> RunDirectory:
                 else ""
             ),
         )
+    trials = len(read_lines(run.path / TRIALS))
+    before.setdefault("sittings", []).append({**sitting, "after_trials": trials})
     if changed:
-        trials = len(read_lines(run.path / TRIALS))
         entry = {**source.to_json(), "after_trials": trials, "utc": provenance.utc_now()}
         before.setdefault("continued_by", []).append(entry)
-        run.write_manifest(before)
+    run.write_manifest(before)
     return run
 
 
@@ -185,9 +197,19 @@ def _measure(
     manifest: dict[str, Any],
     say: Say,
     show: Callable[[str, Report], None],
+    deadline_s: float | None,
 ) -> Summary:
     """Measure placement after placement and show the tables of each; returns the counts of all."""
     say(f"results go to {run.path}")
+    manifest["systems"] = {
+        chosen.name: system(chosen.preset, chosen.overrides, chosen.name).switches()
+        for chosen in experiment.systems
+    }
+    # What is prepared does not depend on the accelerator; kvm gives the plan with all trials.
+    subjects: Subjects = prepare_subjects(
+        make_plan(experiment, "kvm", request.placements), _record, say, run.references
+    )
+    manifest["workloads"] = {label: subject.to_json() for label, subject in subjects.items()}
     native = _native_code(experiment, say)
     if native is not None:
         manifest["artifacts"]["native"] = {
@@ -195,15 +217,6 @@ def _measure(
             for name in ("worker", "library", "replay")
         }
         manifest["jail"] = _jail(native)
-    manifest["systems"] = {
-        chosen.name: system(chosen.preset, chosen.overrides, chosen.name).switches()
-        for chosen in experiment.systems
-    }
-    # What is prepared does not depend on the accelerator; kvm gives the plan with all trials.
-    subjects: Subjects = prepare_subjects(
-        make_plan(experiment, "kvm", request.placements), _record, say
-    )
-    manifest["workloads"] = {label: subject.to_json() for label, subject in subjects.items()}
     summaries: list[Summary] = []
     for placement in PLACEMENTS:
         if not make_plan(experiment, "tcg", _only(placement, request.placements)):
@@ -224,8 +237,10 @@ def _measure(
             run.write_manifest(manifest)
             say(f"{placement} placement: {len(trials)} trials")
             executor = Executor(Settings(native, placed, accelerator, boot))
-            summaries.append(run_trials(trials, executor, run, say))
-        if bundle_facts() is None:
+            summaries.append(run_trials(trials, executor, run, say, deadline_s))
+        if summaries[-1].left:
+            break
+        if _wants_report(request, summaries[-1]):
             from testbed.analysis.report import tabulate
 
             show(placement, tabulate(run.path))
@@ -383,4 +398,5 @@ def _total(summaries: Sequence[Summary]) -> Summary:
         ran=sum(summary.ran for summary in summaries),
         skipped=sum(summary.skipped for summary in summaries),
         by_status=by_status,
+        left=sum(summary.left for summary in summaries),
     )

@@ -126,15 +126,15 @@ def prepare(workload: Workload, traced: bool = False) -> Bundle:
     return Bundle(workload, directory, artifact_key(inputs), base.data_sha256)
 
 
-def reference(bundle: Bundle) -> Trajectory | None:
+def reference(bundle: Bundle, kept: Path | None = None) -> Trajectory | None:
     """The trajectory of a native run on the host's accelerator, traced, not captured.
 
     That of a model is kept in the cache, keyed by the bundle and the accelerator.  A program has
-    one if it is deterministic.  Raises TestbedError.
+    one if it is deterministic; what it printed is kept in the folder `kept`.  Raises TestbedError.
     """
     base = base_bundle(bundle.workload)
     if isinstance(base.workload.task, Command):
-        return _command_reference(base, base.workload.task)
+        return _command_reference(base, base.workload.task, kept)
     inputs = {"base": base.key, "conditions": json.dumps(conditions(base), sort_keys=True)}
 
     def build(directory: Path) -> None:
@@ -146,13 +146,20 @@ def reference(bundle: Bundle) -> Trajectory | None:
     return read_events((directory / "events.jsonl").read_text(encoding="utf-8").splitlines())
 
 
-def _command_reference(bundle: Bundle, task: Command) -> Trajectory | None:
+def _command_reference(bundle: Bundle, task: Command, kept: Path | None) -> Trajectory | None:
     if not task.deterministic:
         return None
+    copy = kept / f"{bundle.workload.name}-{bundle.key}.txt" if kept is not None else None
+    if copy is not None and copy.is_file():
+        return read_command(task, copy)
     with tempfile.TemporaryDirectory(prefix="wormhole-reference-") as folder:
         output = Path(folder) / "output"
         run_native(bundle, output, float(bundle.workload.timeout_s), Path(folder) / "log")
-        return read_command(task, output)
+        trajectory = read_command(task, output)
+        if copy is not None:
+            shutil.copyfile(output, copy.with_suffix(".new"))
+            copy.with_suffix(".new").replace(copy)
+        return trajectory
 
 
 def read_command(task: Command, output: Path) -> Trajectory:
@@ -186,9 +193,10 @@ _REDIRECT = (
 
 def native_environment(bundle: Bundle) -> dict[str, str]:
     """The environment of a native run: the host's own OpenCL (or the one chosen), no switches."""
+    task = bundle.workload.task
     return {
         **kept_environment(),
-        **native_variables(),
+        **native_variables(cuda=isinstance(task, Command) and task.api == "cuda"),
         **bundle.environment(bundle.directory),
         "POCL_CACHE_DIR": str(kernel_cache_seed(bundle.workload.name)),
     }

@@ -42,6 +42,7 @@ PACKAGES = (
     "scikit-learn",
     "scipy",
     "seaborn",
+    "torch",
 )
 
 #: Keys of the manifest that must be equal for a run to be resumed: unlike things are never mixed.
@@ -55,6 +56,8 @@ RESUME_KEYS = (
     ("host", "kernel"),
     ("opencl", "device"),
     ("opencl", "driver"),
+    ("gpu", "devices"),
+    ("gpu", "driver"),
 )
 
 
@@ -155,6 +158,7 @@ def new_manifest(experiment: Experiment, source: Commit) -> dict[str, Any]:
         "experiment": describe_experiment(experiment),
         "host": host(),
         "opencl": opencl(),
+        "gpu": gpu(),
         "python": {"version": platform.python_version(), "packages": packages()},
         "accelerator": {"kind": "none", "reason": "no guest has been asked for yet"},
         "noise_rule": noise.RULE,
@@ -223,6 +227,21 @@ def opencl() -> dict[str, Any]:
     facts["chosen"] = chosen_opencl() or None
     facts["packages"] = _debian_packages(["pocl-opencl-icd", "libpocl2", "ocl-icd-libopencl1"])
     return facts
+
+
+def gpu() -> dict[str, Any] | None:
+    """NVIDIA's GPUs by name, their driver and which they are; None where there are none."""
+    query = "name,driver_version,uuid"
+    text = _output(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], ROOT)
+    lines = [[word.strip() for word in line.split(",")] for line in text.splitlines()]
+    cards = [line for line in lines if len(line) == len(query.split(","))]
+    if not cards:
+        return None
+    return {
+        "devices": [name for name, _, _ in cards],
+        "driver": cards[0][1],
+        "uuids": [uuid for _, _, uuid in cards],
+    }
 
 
 def parse_clinfo(text: str) -> dict[str, Any]:

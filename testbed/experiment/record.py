@@ -6,6 +6,7 @@
       trials.jsonl       one object for each finished trial, appended and synced
       events/<trial>.jsonl   raw events of each trial
       logs/<trial>/      output of the programs of each trial
+      references/        what programs printed natively, which trials must equal
 
 A run is held by one process at a time (a lock that the kernel drops when the holder dies).  A trial
 that was interrupted leaves no line in trials.jsonl and is run again when the run is resumed.
@@ -30,6 +31,7 @@ from testbed.analysis.rundir import EVENTS, LOGS, MANIFEST, TRIALS, read_lines, 
 from testbed.errors import TestbedError
 
 SPECIFICATION = "experiment.yaml"
+REFERENCES = "references"
 LOCK = ".lock"
 
 FREE_SPACE_NEEDED_BYTES = 256 << 20
@@ -138,6 +140,14 @@ class RunDirectory:
     def manifest(self) -> dict[str, Any]:
         """The manifest as it stands."""
         return read_manifest(self.path)
+
+    @property
+    def references(self) -> Path:
+        """Where native runs of programs are kept, so that a run that goes on compares with them."""
+        path = self.path / REFERENCES
+        with _disk_errors(self.path):
+            path.mkdir(exist_ok=True)
+        return path
 
     def finished_ids(self) -> frozenset[str]:
         """Ids of the trials that need not run again."""

@@ -6,12 +6,13 @@ placement is printed as soon as it is there; the guest part follows.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.analysis.rundir import TRIALS, read_lines
+from testbed.analysis.rundir import TRIALS, read_lines, read_manifest
 from testbed.errors import TestbedError
 from testbed.experiment.conduct import RESULTS, Conducted, Request, conduct
 from testbed.experiment.conduct import dry_run as plan_text
@@ -30,11 +31,13 @@ def run_or_plan(
     out: str,
     placement: str,
     changed_source: bool = False,
+    limit_s: float = 0.0,
+    report: bool = True,
 ) -> None:
     """Run an experiment (or go on with a stopped run) and print its tables, or print its plan.
 
-    Empty words stand for what was not asked for.  Raises TestbedError with one clear line, also if
-    a trial was not ok; nothing is left running, and what was measured is kept.
+    Empty words and no time stand for what was not asked for.  Raises TestbedError with one clear
+    line, also if a trial was not ok; nothing is left running, and what was measured is kept.
     """
     request = Request(
         experiment,
@@ -42,6 +45,8 @@ def run_or_plan(
         resume=Path(resume) if resume else None,
         placements=(placement,) if placement else None,
         changed_source=changed_source,
+        limit_s=limit_s or None,
+        report=report,
     )
     if dry_run:
         print(plan_text(request))
@@ -95,7 +100,14 @@ def closing_words(done: Conducted, wall_s: float) -> str:
     lines = [
         f"{done.summary.ran} trials ({counts or 'none'}{skipped}) in {format_duration(wall_s)}"
     ]
-    if done.report is None:
+    if done.summary.left:
+        name = read_manifest(done.path).get("experiment", {}).get("name", "EXPERIMENT")
+        lines.append(f"raw data and manifest: {done.path}")
+        lines.append(
+            f"{done.summary.left} trials are left, as the time limit said;"
+            f" go on with: ./inv run {name} --resume {shlex.quote(str(done.path))}"
+        )
+    elif done.report is None:
         lines.append(f"raw data and manifest: {done.path}")
         lines.append("take this folder home; there: ./inv plot FOLDER; ./inv report FOLDER")
     else:

@@ -3,6 +3,10 @@
 The runner knows nothing of servers and guests: it hands each trial to an executor and records what
 comes back.  A trial that fails is recorded and the run goes on; an interruption ends what is
 running, records nothing of it, and the run can be resumed.
+
+A run may have a time limit, for machines that are lent for a while.  Then it stops before a round
+that would not end in time: pairs lie within rounds, and what is measured after a pause, perhaps on
+another machine of the kind, is another round.
 """
 
 from __future__ import annotations
@@ -14,14 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from testbed.analysis.rundir import LOGS
+from testbed.analysis.rundir import LOGS, TRIALS, read_lines
 from testbed.errors import TestbedError
-from testbed.experiment.plan import ESTIMATE_BOOT_S, Trial, estimate_s
+from testbed.experiment.plan import ESTIMATE_BOOT_S, Kind, Trial, estimate_s
 from testbed.experiment.record import RunDirectory, TrialResult, vm_log_name
 from testbed.progress import format_duration
 
 #: A run whose trials all fail is a broken set-up, not a measurement: stop after this many in a row.
 FAILURES_IN_A_ROW_LIMIT = 6
+
+#: Seconds that a trial takes beside its program: a server's start, a look at the machine's noise.
+AROUND_A_TRIAL_S = 2.0
 
 Event = Mapping[str, Any]
 
@@ -57,11 +64,12 @@ class TrialExecutor(Protocol):
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of a finished run."""
+    """Counts of a run that ended; `left` are trials that its time limit left out."""
 
     ran: int
     skipped: int
     by_status: Mapping[str, int]
+    left: int = 0
 
 
 def run_trials(
@@ -69,8 +77,12 @@ def run_trials(
     executor: TrialExecutor,
     run: RunDirectory,
     say: Callable[[str], None],
+    deadline_s: float | None = None,
 ) -> Summary:
     """Run the trials that the run does not have yet; returns what happened.
+
+    `deadline_s` (of time.monotonic) is when to have stopped: no round is begun that would last
+    longer, at the pace of like trials, and no trial after it.
 
     Raises TestbedError when nothing can work any more (full disk, every trial failing).  Whatever
     is raised, the executor is closed first.
@@ -83,8 +95,12 @@ def run_trials(
     counts: dict[str, int] = {}
     in_a_row = 0
     estimate = _Estimate(waiting)
+    walls = _Walls(read_lines(run.path / TRIALS))
+    ran = 0
     try:
         for index, trial in enumerate(waiting):
+            if deadline_s is not None and _too_late(waiting, index, walls, deadline_s):
+                break
             run.require_space()
             begin_s = time.monotonic()
             outcome = _run_one(trial, executor, run)
@@ -92,7 +108,9 @@ def run_trials(
             result = outcome.result
             counts[result.status] = counts.get(result.status, 0) + 1
             in_a_row = 0 if result.status == "ok" else in_a_row + 1
+            ran += 1
             estimate.add(trial, time.monotonic() - begin_s)
+            walls.add(trial.kind, time.monotonic() - begin_s)
             left_s = estimate.left_s(waiting[index + 1 :])
             say(_progress_line(skipped + index + 1, len(trials), trial, outcome, left_s))
             if in_a_row >= FAILURES_IN_A_ROW_LIMIT and counts.get("ok", 0) == 0:
@@ -102,7 +120,40 @@ def run_trials(
                 )
     finally:
         executor.close()
-    return Summary(ran=len(waiting), skipped=skipped, by_status=counts)
+    return Summary(ran=ran, skipped=skipped, by_status=counts, left=len(waiting) - ran)
+
+
+class _Walls:
+    """How long trials of each kind took; one not seen yet as the longest of its part, or of all."""
+
+    def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self._seen: dict[Kind, list[float]] = {}
+        for record in records:
+            kind = tuple(str(record[key]) for key in ("part", "placement", "workload", "system"))
+            self.add(kind, float(record["wall_s"]) + AROUND_A_TRIAL_S)
+
+    def add(self, kind: Kind, wall_s: float) -> None:
+        """Note what a trial took, with everything around it."""
+        self._seen.setdefault(kind, []).append(wall_s)
+
+    def guess_s(self, trial: Trial) -> float:
+        """Seconds that a trial will take; 0 where nothing has run."""
+        alike = [w for k, w in self._seen.items() if k == trial.kind]
+        alike = alike or [w for k, w in self._seen.items() if k[0] == trial.part]
+        return max((max(walls) for walls in alike or self._seen.values()), default=0.0)
+
+
+def _too_late(trials: Sequence[Trial], index: int, walls: _Walls, deadline_s: float) -> bool:
+    """Whether the trial at `index`, or the round that it begins, would not end in time."""
+    now_s = time.monotonic()
+    ahead = [trials[index]]
+    if index == 0 or _round_of(trials[index - 1]) != _round_of(trials[index]):
+        ahead = [trial for trial in trials[index:] if _round_of(trial) == _round_of(trials[index])]
+    return now_s >= deadline_s or now_s + sum(map(walls.guess_s, ahead)) > deadline_s
+
+
+def _round_of(trial: Trial) -> tuple[str, str, int]:
+    return trial.part, trial.placement, trial.round
 
 
 def _run_one(trial: Trial, executor: TrialExecutor, run: RunDirectory) -> TrialOutcome:

@@ -21,7 +21,6 @@ from testbed.experiment.prepare import Bundle, prepare, reference
 from testbed.experiment.provenance import file_sha256
 from testbed.experiment.workload import Command, Model, Workload, find_workload
 
-
 @dataclass(frozen=True)
 class Recorded:
     """A recorded call stream and the number of calls in it."""
@@ -76,9 +75,15 @@ class Subject:
 
 
 def prepare_subjects(
-    trials: Iterable[Trial], record: Recorder, say: Callable[[str], None]
+    trials: Iterable[Trial],
+    record: Recorder,
+    say: Callable[[str], None],
+    references: Path | None = None,
 ) -> dict[str, Subject]:
-    """Prepare every workload of the trials, by label.  Raises TestbedError naming the workload."""
+    """Prepare every workload of the trials, by label.  Raises TestbedError naming the workload.
+
+    `references` is where what programs print natively is kept, and taken from.
+    """
     forms: dict[WorkloadChoice, set[str]] = {}
     for trial in trials:
         forms.setdefault(trial.workload, set()).add(trial.form)
@@ -89,7 +94,7 @@ def prepare_subjects(
         say(f"preparing {choice.label}: data, weights, native reference")
         workload = find_workload(choice.name).resized(choice.batch, choice.steps, choice.mode)
         bundle = prepare(workload)
-        trajectory = reference(bundle)
+        trajectory = reference(bundle, references)
         recorded = None
         if "replay" in wanted:
             say(f"recording the calls of {choice.label}")

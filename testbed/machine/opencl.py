@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from host_server.libraries import find_library
-from host_server.vendors import LOADER, SYSTEM_VENDORS, real_vendors, wants_gpu
+from host_server.vendors import DRIVER, LOADER, SYSTEM_VENDORS, real_vendors, wants_gpu
 from testbed.errors import TestbedError
 from testbed.machine.artifacts import cache_dir
 from testbed.machine.prebuilt import has_prebuilt, prebuilt
@@ -78,9 +78,12 @@ def opencl_is_a_gpus() -> bool:
     return any(vendors.glob("*.icd")) and wants_gpu("opencl", real_vendors(vendors))
 
 
-def native_variables() -> dict[str, str]:
-    """What leads a program on the host to its own OpenCL, or to the chosen one alone."""
-    variables = loader_variables()
+def native_variables(cuda: bool = False) -> dict[str, str]:
+    """What leads a program on the host to its own OpenCL, or to the chosen one alone.
+
+    With `cuda` also to NVIDIA's driver, which containers often have in a place of its own.
+    """
+    variables = loader_variables(cuda)
     vendors = chosen_vendors()
     if vendors is None:
         return variables
@@ -88,7 +91,7 @@ def native_variables() -> dict[str, str]:
     return {**variables, "OCL_ICD_VENDORS": f"{vendors}/"}
 
 
-def loader_variables() -> dict[str, str]:
+def loader_variables(cuda: bool = False) -> dict[str, str]:
     """What leads a program to libraries that are not where the dynamic loader looks.
 
     Empty on most machines: it is for a driver in a place of its own, and for a machine without an
@@ -100,8 +103,8 @@ def loader_variables() -> dict[str, str]:
     if loader is not None:
         directories.append(loader.parent)
         variables["OPENCL_PATH"] = str(loader)  # tinygrad looks in fixed places otherwise
-    if _chosen:
-        library = find_library(vendor_library(_chosen))
+    for name in [*([vendor_library(_chosen)] if _chosen else []), *([DRIVER] if cuda else [])]:
+        library = find_library(name)
         if library is not None and not library.by_itself:
             directories.append(library.path.parent)
     if directories:

@@ -6,16 +6,20 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from testbed.analysis.publish import publish
 from testbed.analysis.rundir import read_lines
 from testbed.errors import TestbedError
-from testbed.experiment import conduct, provenance
+from testbed.experiment import conduct, provenance, runner
 from testbed.experiment.executor import Executor
+from testbed.experiment.plan import Trial
 from testbed.experiment.reproduce import run_experiment
 from testbed.experiment.runner import Summary
 from testbed.root import ROOT
@@ -160,6 +164,47 @@ def test_a_kill_loses_at_most_the_trial_in_flight(experiment: Path, tmp_path: Pa
     assert lines[: len(kept)] == kept
     assert len({line["id"] for line in lines}) == len(lines) == 7
     assert (done.summary.ran, done.summary.skipped) == (7 - len(kept), len(kept))
+
+
+def test_a_time_limit_leaves_whole_rounds_that_go_on_and_can_be_published(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = tmp_path / "ticks.yaml"
+    workload.write_text(workload.read_text().replace("  files", "  deterministic: true\n  files"))
+    (tmp_path / "ticks.py").write_text(
+        PROGRAM.replace('"t_ns"', '"loss": 1.0, "t_ns"')
+        + "pathlib.Path(sys.argv[1]).with_name('ran').open('a').write('x')\n"
+    )
+    limited: list[str] = []
+
+    def at_the_limit(
+        trials: Sequence[Trial], executor: Executor, run: Any, say: Any, deadline_s: float
+    ) -> Summary:
+        assert deadline_s > time.monotonic()
+        done = runner.run_trials(trials[:2], executor, run, say)
+        return Summary(done.ran, done.skipped, done.by_status, left=2)
+
+    monkeypatch.setattr(conduct, "run_trials", at_the_limit)
+    request = conduct.Request(str(experiment), out=tmp_path / "out", limit_s=600.0)
+    done = run_experiment(request, limited.append)
+    manifest = json.loads((done.path / "manifest.json").read_text())
+    assert (manifest["state"], done.report) == ("limited", None)
+    assert "2 trials are left, as the time limit said" in limited[-1]
+    assert f"./inv run ticking --resume {done.path}" in limited[-1]
+    assert not (done.path / "report.html").exists()
+    publish(done.path, tmp_path / "published")
+    # The reference is the run's own: natively once, then the trials.
+    assert (tmp_path / "ran").read_text() == "x" * 3
+    monkeypatch.undo()
+    monkeypatch.setenv("WORMHOLE_CACHE", str(tmp_path / "another-cache"))
+    monkeypatch.setattr(provenance, "commit", lambda: provenance.Commit("c" * 40, ""))
+    rest = run_experiment(conduct.Request("", resume=done.path, report=False), limited.append)
+    assert (tmp_path / "ran").read_text() == "x" * 5
+    assert (rest.summary.ran, rest.summary.left, rest.report) == (2, 0, None)
+    manifest = json.loads((done.path / "manifest.json").read_text())
+    assert manifest["state"] == "finished"
+    assert [sitting["after_trials"] for sitting in manifest["sittings"]] == [0, 2]
+    assert not (done.path / "report.html").exists()
 
 
 def test_a_full_disk_stops_the_run_before_the_next_trial(

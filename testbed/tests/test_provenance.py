@@ -50,6 +50,23 @@ def test_commit_sees_changes_and_works_without_git(tmp_path: Path) -> None:
     assert first.changes_sha256 != second.changes_sha256
 
 
+def test_gpus_are_told_and_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "NVIDIA H200, 580.1, GPU-1\nNVIDIA H200, 580.1, GPU-2"
+    monkeypatch.setattr(provenance, "_output", lambda *_: said)
+    gpu = provenance.gpu()
+    assert gpu == {
+        "devices": ["NVIDIA H200"] * 2,
+        "driver": "580.1",
+        "uuids": ["GPU-1", "GPU-2"],
+    }
+    # Another card of the kind is the same machine, another driver is not.
+    assert provenance.resume_conflicts({"gpu": gpu}, {"gpu": {**gpu, "uuids": []}}) == []
+    conflicts = provenance.resume_conflicts({"gpu": gpu}, {"gpu": {**gpu, "driver": "1"}})
+    assert conflicts == ["gpu.driver: 580.1, now 1"]
+    monkeypatch.setattr(provenance, "_output", lambda *_: "")
+    assert provenance.gpu() is None
+
+
 def test_clinfo_is_read() -> None:
     text = (
         "  CL_PLATFORM_NAME                Portable Computing Language\n"

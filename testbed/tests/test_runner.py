@@ -74,6 +74,56 @@ class Broken(FakeExecutor):
         raise self._error
 
 
+def test_a_time_limit_ends_a_run_between_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clocked(FakeExecutor):
+        """Each trial takes ten seconds of a clock of its own."""
+
+        now_s = 1000.0
+
+        def run(self, trial: Trial, files: TrialFiles) -> TrialOutcome:
+            self.now_s += 10.0
+            return super().run(trial, files)
+
+    plan, first = process_plan(), Clocked()
+    monkeypatch.setattr("time.monotonic", lambda: first.now_s)
+    with new_run(tmp_path, example()) as run:
+        # Room for a round of four, and half of the next.
+        summary = run_trials(plan, first, run, lambda _: None, deadline_s=1060.0)
+    assert (summary.ran, summary.left, first.closed) == (4, len(plan) - 4, 1)
+    assert {trial.round for trial in plan[:4]} == {0}
+    # Less than a round is left: nothing runs, also where another process measured the pace.
+    second = Clocked()
+    second.now_s = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: second.now_s)
+    with RunDirectory.resume(run.path) as again:
+        nothing = run_trials(plan, second, again, lambda _: None, deadline_s=5.0)
+        assert (nothing.ran, nothing.skipped, nothing.left) == (0, 4, len(plan) - 4)
+        # Without a limit the rest runs, in the order that it would have had.
+        rest = run_trials(plan, second, again, lambda _: None)
+    assert (rest.ran, rest.left) == (len(plan) - 4, 0)
+    assert first.ran + second.ran == [trial.id for trial in plan]
+
+
+def test_a_round_that_lasts_longer_than_expected_ends_at_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(FakeExecutor):
+        now_s = 0.0
+
+        def run(self, trial: Trial, files: TrialFiles) -> TrialOutcome:
+            self.now_s += 10.0
+            return super().run(trial, files)
+
+    slow = Slow()
+    monkeypatch.setattr("time.monotonic", lambda: slow.now_s)
+    with new_run(tmp_path, example()) as run:
+        # Nothing is known of the first round.
+        summary = run_trials(process_plan(), slow, run, lambda _: None, deadline_s=25.0)
+    assert summary.ran == 2
+
+
 def test_a_broken_set_up_stops_the_run_early(tmp_path: Path) -> None:
     executor = Broken(TestbedError("no device", "install one"))
     with (
