@@ -21,16 +21,16 @@ section 8, says what they mean and where their limits are.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from testbed.analysis.measure import measure, of_source, step_times, window
+from testbed.analysis.measure import legs_of, measure, of_source, step_times, window
 from testbed.analysis.rundir import TRIALS, read_lines
 from testbed.errors import TestbedError
-from testbed.protocol.spec import load_api
+from testbed.protocol.spec import CUDA_NAMES, load_api
 
 FILE = "breakdown.csv"
 COLUMNS = ("workload", "form", "placement", "system", "function", "part", "calls", "seconds")
@@ -62,6 +62,7 @@ WORKER = (
     *("messages", "answered", "answered_time", "take"),
     *("backend", "compile", "kernel", "copy", "encode", "send"),
 )
+API_NAMES = ("core", "opencl", *CUDA_NAMES)
 OWN = "whTimes"  # the call that asks, which is none of the application's
 
 Event = Mapping[str, Any]
@@ -198,13 +199,9 @@ def collect(run: Path) -> tuple[tuple[Entry, ...], tuple[Overhead, ...]]:
     names = opcode_names()
     sums: dict[tuple[_Place, str, str], list[int]] = {}
     steps: dict[_Place, dict[bool, list[float]]] = {}
-    for trial in read_lines(run / TRIALS):
-        if trial["status"] != "ok" or trial["warmup"]:
-            continue
+    for trial, warmup_steps, events in measured(run):
         place = _place(trial)
         instrumented = trial.get("instrument") == INSTRUMENT
-        events = read_lines(run / str(trial["events"]))
-        warmup_steps = int(trial.get("warmup_steps", 0))
         ms = measure(events, warmup_steps).get("ms_per_step")
         if isinstance(ms, float):
             steps.setdefault(place, {True: [], False: []})[instrumented].append(ms)
@@ -230,6 +227,26 @@ def collect(run: Path) -> tuple[tuple[Entry, ...], tuple[Overhead, ...]]:
     return entries, overheads
 
 
+def measured(
+    run: Path, instrumented: bool = False
+) -> Iterator[tuple[dict[str, Any], int, list[Event]]]:
+    """Record, warm-up steps and events of each trial that counts; of one with legs, of each leg.
+
+    With `instrumented` of such trials alone.
+    """
+    for trial in read_lines(run / TRIALS):
+        legs = trial.get("legs") or {}
+        if trial["warmup"] or (trial["status"] != "ok" and not legs):
+            continue
+        if instrumented and trial.get("instrument") != INSTRUMENT:
+            continue
+        events = read_lines(run / str(trial["events"]))
+        warmup_steps = int(trial.get("warmup_steps", 0))
+        for name, warmup, of in legs_of(events, str(trial["workload"]), warmup_steps):
+            if legs.get(name, trial)["status"] == "ok":
+                yield {**trial, "workload": name}, warmup, of
+
+
 _Place = tuple[str, str, str, str]
 
 
@@ -240,7 +257,7 @@ def _place(trial: Mapping[str, Any]) -> _Place:
 
 def opcode_names() -> dict[int, str]:
     """Name of the function behind each opcode."""
-    return {f.opcode: f.name for name in ("core", "opencl") for f in load_api(name).functions}
+    return {f.opcode: f.name for name in API_NAMES for f in load_api(name).functions}
 
 
 def divide(
@@ -250,14 +267,10 @@ def divide(
 
     Nothing if the trial left no rows of both.
     """
-    steps = step_times(of_source(events, "program"))
-    if not steps:
+    ends = _ends(events, warmup_steps)
+    if ends is None:
         return {}
-    first, last = window(steps, warmup_steps)
-    marks = {e.get("label"): e for e in of_source(events, "stub") if e.get("event") == "times"}
-    begin, end = marks.get(f"step {first}"), marks.get(f"step {last}")
-    if begin is None or end is None or begin is end:
-        return {}
+    begin, end = ends
     client = _difference(begin["client"], end["client"], CLIENT)
     worker = _difference(begin["worker"], end["worker"], WORKER)
     found: dict[tuple[str, str], tuple[int, int]] = {}
@@ -271,6 +284,33 @@ def divide(
             if ns > 0:
                 found[function, part] = calls, ns
     return found
+
+
+def sent(events: Sequence[Event], warmup_steps: int, names: Mapping[int, str]) -> dict[str, int]:
+    """Function -> messages between the marks of the measured steps; nothing without rows of both.
+
+    The call that asks for the rows is none of the application's.
+    """
+    ends = _ends(events, warmup_steps)
+    if ends is None:
+        return {}
+    found: dict[str, int] = {}
+    for opcode, row in _difference(ends[0]["client"], ends[1]["client"], CLIENT).items():
+        function = names.get(opcode, "-")
+        if function != OWN and row["waits"] + row["sends"] > 0:
+            found[function] = found.get(function, 0) + row["waits"] + row["sends"]
+    return found
+
+
+def _ends(events: Sequence[Event], warmup_steps: int) -> tuple[Event, Event] | None:
+    """The rows at the marks where the measured steps begin and end."""
+    steps = step_times(of_source(events, "program"))
+    if not steps:
+        return None
+    first, last = window(steps, warmup_steps)
+    marks = {e.get("label"): e for e in of_source(events, "stub") if e.get("event") == "times"}
+    begin, end = marks.get(f"step {first}"), marks.get(f"step {last}")
+    return None if begin is None or end is None or begin is end else (begin, end)
 
 
 def _difference(

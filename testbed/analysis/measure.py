@@ -13,11 +13,22 @@ A trial's event file has one JSON object a line; `source` says who wrote it:
 Speed is measured between the end of the last warm-up step and the end of the last step, and so are
 the counters: `*_per_step` is the difference between the stub's marks of these two steps, divided by
 the steps between them.  Processor seconds are those of whole processes, from start to end.
+
+A program may measure several workloads one after another, each a *leg* of its trial, with an event
+in front of it:
+
+    {"event": "leg", "leg": "lenet", "first_step": 48, "steps": 40, "warmup_steps": 8, ...}
+
+Steps are numbered through the whole program.  `legs_of` gives each leg's events as those of a trial
+of its own, with its own warm-up; what belongs to the process as a whole (processor seconds) is left
+out there.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -44,6 +55,96 @@ STUB_COUNTERS = {
 EXITS = "exit_"
 
 
+_OF_THE_PROCESS = ("user_s", "system_s", "stats")  # of a worker's event
+_LEG_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+#: Event -> its key -> metric, of how a program with legs begins.
+_BEGINNING = {
+    "start": {"import_ns": "import_ns", "context_ns": "context_ns"},
+    "leg": {
+        "optimiser_steps": "optimiser_steps",
+        "first_optimiser_step_ns": "first_step_ns",
+    },
+}
+_STEP_LABEL = re.compile(r"step ([0-9]+)")
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One of the workloads that a program measures; `facts` is its whole event."""
+
+    name: str
+    first_step: int
+    steps: int
+    warmup_steps: int
+    facts: Mapping[str, Any]
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The steps, in the program's numbers, whose ends begin and finish the measured time."""
+        return self.first_step + max(self.warmup_steps - 1, 0), self.first_step + self.steps - 1
+
+
+def leg_of(event: Event) -> Leg | None:
+    """The leg that an event announces; None if it announces none that could be."""
+    name = event.get("leg")
+    if not isinstance(name, str) or not _LEG_NAME.fullmatch(name):
+        return None
+    numbers = [event.get(key) for key in ("first_step", "steps", "warmup_steps")]
+    whole = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and n >= 0]
+    if len(whole) < len(numbers) or whole[2] >= whole[1]:
+        return None
+    return Leg(name, whole[0], whole[1], whole[2], event)
+
+
+def legs_in(program: Iterable[Event]) -> tuple[Leg, ...]:
+    """The legs that a program announced; none if it is one workload."""
+    legs = [leg_of(event) for event in program if event.get("event") == "leg"]
+    return tuple(leg for leg in legs if leg is not None)
+
+
+def legs_of(
+    events: Sequence[Event], workload: str, warmup_steps: int
+) -> list[tuple[str, int, list[Event]]]:
+    """Workload, warm-up steps and events of each leg; of a trial without legs, its own."""
+    legs = legs_in(of_source(events, "program"))
+    if not legs:
+        return [(workload, warmup_steps, list(events))]
+    return [(leg.name, leg.warmup_steps, _events_of(events, leg)) for leg in legs]
+
+
+def _events_of(events: Iterable[Event], leg: Leg) -> list[Event]:
+    """A leg's events, its steps numbered from 0."""
+    numbers = range(leg.first_step, leg.first_step + leg.steps)
+    found: list[Event] = []
+    for event in events:
+        source, kind = event.get("source"), event.get("event")
+        if source == "program" and kind == "step":
+            if event.get("step") in numbers:
+                found.append({**event, "step": int(event["step"]) - leg.first_step})
+        elif source == "program":
+            if kind != "leg" or event.get("leg") == leg.name:
+                found.append(event)
+        elif source == "stub" and kind in ("mark", "times"):
+            label = _label_in(str(event.get("label")), leg)
+            if label is not None:
+                found.append({**event, "label": label})
+        elif source == "worker":
+            found.append({k: v for k, v in event.items() if k not in _OF_THE_PROCESS})
+        elif source == "runner":
+            found.append(event)
+    return found
+
+
+def _label_in(label: str, leg: Leg) -> str | None:
+    """A mark's label within a leg; None if it is another leg's."""
+    step = _STEP_LABEL.fullmatch(label)
+    if step is not None:
+        number = int(step[1]) - leg.first_step
+        return f"step {number}" if 0 <= number < leg.steps else None
+    word, _, name = label.partition(" ")
+    return word if name in ("", leg.name) else None
+
+
 def measure(events: Sequence[Event], warmup_steps: int) -> dict[str, Metric]:
     """All metrics that the events allow; what they do not show is absent.
 
@@ -59,6 +160,7 @@ def measure(events: Sequence[Event], warmup_steps: int) -> dict[str, Metric]:
             metrics["steps_per_s"] = (last - first) / seconds
             metrics["ms_per_step"] = 1000.0 * seconds / (last - first)
         metrics.update(_traffic(of_source(events, "stub"), first, last))
+    metrics.update(_beginning(events))
     metrics.update(_processor_time(events))
     metrics.update(_session_facts(events))
     return metrics
@@ -115,6 +217,25 @@ def _traffic(stub: Iterable[Event], first: int, last: int) -> dict[str, Metric]:
     return found
 
 
+def _beginning(events: Sequence[Event]) -> dict[str, Metric]:
+    """What a user waits for before the first step, where the program says so, and what crossed.
+
+    `start_*` is all until the device can be used, `first_step_*` the first optimiser step.
+    """
+    found: dict[str, Metric] = {}
+    for event in of_source(events, "program"):
+        for key, metric in _BEGINNING.get(str(event.get("event")), {}).items():
+            if isinstance(event.get(key), int):
+                found[metric] = int(event[key])
+    marks = {e.get("label"): e for e in of_source(events, "stub") if e.get("event") == "mark"}
+    for name, label, before in (("start", "context", ""), ("first_step", "first", "ready")):
+        if label in marks and (not before or before in marks):
+            for counter in ("bytes_sent", "bytes_received", "messages"):
+                earlier = _number(marks[before], counter) if before else 0.0
+                found[f"{name}_{counter}"] = int(_number(marks[label], counter) - earlier)
+    return found
+
+
 def _processor_time(events: Sequence[Event]) -> dict[str, Metric]:
     """User and system seconds of client, workers, supervisor and VM."""
     found: dict[str, Metric] = {}
@@ -125,7 +246,7 @@ def _processor_time(events: Sequence[Event]) -> dict[str, Metric]:
     for event in of_source(events, "host"):
         groups.setdefault(str(event.get("what")), []).append(event)
     for name, group in groups.items():
-        if group:
+        if any("user_s" in event for event in group):
             for kind in ("user_s", "system_s"):
                 found[f"{name}_{kind}"] = sum(_number(event, kind) for event in group)
     for event in of_source(events, "part"):

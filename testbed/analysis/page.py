@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from testbed.analysis import paper_table, statistics
+from testbed.analysis import cuda_table, paper_table, statistics
 from testbed.analysis.breakdown import FILE as BREAKDOWN_FILE
 from testbed.analysis.breakdown import OVERHEAD_FILE, Entry
 from testbed.analysis.false_alarms import false_alarms
@@ -44,6 +44,7 @@ def page(
     publication = load_published()
     samples = run.trials
     alarms = false_alarms(run)
+    cuda = cuda_table.cuda_rows(run)
     text: str = template.render(
         name=run.experiment.get("name", run.path.name),
         doc=run.experiment.get("doc", ""),
@@ -64,6 +65,7 @@ def page(
             {"title": c.group.title, "tables": tables_of(c), "notes": notes_of(c)}
             for c in comparisons
         ],
+        cuda=cuda_table.tables_of(cuda) if cuda else [],
         alarms=alarms_table(alarms) if alarms else [],
         trials=len(samples),
         failed=[_failed(run.path, sample) for sample in samples if sample.status != "ok"],
@@ -101,12 +103,18 @@ def _facts(run: Run) -> list[tuple[str, str]]:
             f" kernel {host.get('kernel', '?')}",
         ),
         ("device", f"{device.get('device') or 'unknown'}, driver {device.get('driver') or '?'}"),
+        *_gpu(manifest.get("gpu")),
         (
             "guests",
             f"{str(accelerator.get('kind', 'none')).upper()} ({accelerator.get('reason', '?')})",
         ),
         ("baseline", ", ".join((run.baseline, *run.rivals))),
     ]
+
+
+def _gpu(gpu: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """NVIDIA's GPUs, where there are any: OpenCL's device may be another."""
+    return [("GPU", f"{', '.join(gpu['devices'])}, driver {gpu['driver']}")] if gpu else []
 
 
 def _workloads(run: Run) -> list[list[str]]:

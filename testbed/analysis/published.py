@@ -16,16 +16,15 @@ import numpy as np
 from testbed import yamlfile
 from testbed.analysis.breakdown import (
     APART,
-    INSTRUMENT,
     Entry,
     by_part,
     divide,
     extra_seconds,
+    measured,
     opcode_names,
     select,
 )
 from testbed.analysis.measure import EXITS
-from testbed.analysis.rundir import TRIALS, read_lines
 from testbed.analysis.samples import Run, Sample
 from testbed.analysis.statistics import Interval, mean_interval, paired_ratio, rate_interval
 from testbed.analysis.tables import MISSING, Comparison, interval_text, speeds_of
@@ -235,13 +234,9 @@ def _divided_rounds(
     found: dict[tuple[tuple[str, str, str], str], dict[int, dict[str, float]]] = {}
     if not any(sample.counts for sample in run.instrumented_trials):
         return found
-    for trial in read_lines(run.path / TRIALS):
-        if trial.get("instrument") != INSTRUMENT or trial["status"] != "ok" or trial["warmup"]:
-            continue
+    for trial, warmup_steps, events in measured(run.path, instrumented=True):
         parts: dict[str, float] = {}
-        events = read_lines(run.path / str(trial["events"]))
-        divided = divide(events, int(trial.get("warmup_steps", 0)), names)
-        for (_, part), (_, ns) in divided.items():
+        for (_, part), (_, ns) in divide(events, warmup_steps, names).items():
             parts[part] = parts.get(part, 0.0) + ns / NS_PER_S
         if parts:
             place = str(trial["workload"]), str(trial["form"]), str(trial["placement"])

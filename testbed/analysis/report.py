@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.analysis import paper_table, tables
+from testbed.analysis import cuda_table, paper_table, tables
 from testbed.analysis.breakdown import breakdown_text, collect, read_breakdown, write_breakdown
 from testbed.analysis.charts import charts
 from testbed.analysis.false_alarms import false_alarms
@@ -64,6 +64,9 @@ def tabulate(path: Path) -> Report:
     run = load_run(path)
     comparisons = tables.compare(run)
     text = tables.terminal(comparisons)
+    rows = cuda_table.cuda_rows(run)
+    if rows:
+        text += f"\n\n{cuda_table.text(rows)}"
     alarms = false_alarms(run)
     if alarms:
         text += "\n\n" + "\n".join(tables.text_table(alarms_table(alarms)))
@@ -88,6 +91,14 @@ def tabulate(path: Path) -> Report:
         ):
             (folder / name).write_text(content, encoding="utf-8")
             files.append(folder / name)
+        if rows:
+            for suffix, content in (
+                ("txt", cuda_table.text(rows) + "\n"),
+                ("md", cuda_table.markdown(rows)),
+                ("json", cuda_table.json_text(rows)),
+            ):
+                (folder / f"cuda.{suffix}").write_text(content, encoding="utf-8")
+                files.append(folder / f"cuda.{suffix}")
         if alarms:
             content = json.dumps(alarm_records(alarms), indent=2) + "\n"
             (folder / "false_alarms.json").write_text(content, encoding="utf-8")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.analysis.measure import Metric, measure, step_durations_ms
+from testbed.analysis.measure import Event, Metric, legs_of, measure, step_durations_ms
 from testbed.analysis.rundir import OWN_METRIC, TRIALS, read_lines, read_manifest
 from testbed.errors import TestbedError
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A recorded trial."""
+    """A recorded trial, or one leg of it."""
 
     id: str
     part: str
@@ -163,7 +163,7 @@ def load_run(path: Path) -> Run:
     samples: dict[bool, list[Sample]] = {False: [], True: []}
     for entry in read_lines(path / TRIALS):
         units = _own_units(manifest, str(entry["workload"]))
-        samples[bool(entry.get("instrument"))].append(_sample(path, entry, units))
+        samples[bool(entry.get("instrument"))] += _samples(path, entry, units)
     if not samples[False]:
         raise TestbedError(f"{path} has no finished trial", "go on with --resume, or run anew")
     accelerator = str(manifest.get("accelerator", {}).get("kind", "unknown"))
@@ -176,9 +176,31 @@ def _own_units(manifest: Mapping[str, Any], workload: str) -> dict[str, str]:
     return {str(name): str(unit) for name, unit in (facts.get("metrics") or {}).items()}
 
 
-def _sample(run: Path, entry: Mapping[str, Any], own_units: Mapping[str, str]) -> Sample:
+def _samples(run: Path, entry: Mapping[str, Any], own_units: Mapping[str, str]) -> list[Sample]:
+    """A trial as one sample, or one with legs as a sample of each."""
     events = read_lines(run / str(entry.get("events", "")))
     warmup_steps = int(entry.get("warmup_steps", 0))
+    legs = entry.get("legs")
+    if not isinstance(legs, Mapping):
+        own = {
+            name: float(value)
+            for name in own_units
+            if isinstance(value := entry.get("metrics", {}).get(OWN_METRIC + name), int | float)
+        }
+        return [_sample(entry, events, warmup_steps, own)]
+    found = {name: (warmup, of) for name, warmup, of in legs_of(events, "", warmup_steps)}
+    samples = []
+    for name, result in legs.items():
+        # Of a leg that the program did not come to, nothing was heard.
+        warmup, of = found.get(name, (0, []))
+        changed = {**entry, **result, "id": f"{entry['id']}#{name}", "workload": name}
+        samples.append(_sample(changed, of, warmup, {}))
+    return samples
+
+
+def _sample(
+    entry: Mapping[str, Any], events: Sequence[Event], warmup_steps: int, own: Mapping[str, float]
+) -> Sample:
     return Sample(
         id=str(entry["id"]),
         part=str(entry["part"]),
@@ -193,11 +215,7 @@ def _sample(run: Path, entry: Mapping[str, Any], own_units: Mapping[str, str]) -
         noise=tuple(str(reason) for reason in entry.get("noise", {}).get("reasons", ())),
         logs=tuple(str(entry[key]) for key in ("logs", "vm_logs") if entry.get(key)),
         metrics=measure(events, warmup_steps),
-        own={
-            name: float(value)
-            for name in own_units
-            if isinstance(value := entry.get("metrics", {}).get(OWN_METRIC + name), int | float)
-        },
+        own=own,
         step_ms=step_durations_ms(events, warmup_steps),
     )
 

@@ -30,7 +30,13 @@ from testbed.experiment.prepare import Bundle
 from testbed.experiment.record import RunDirectory
 from testbed.experiment.runner import Summary, run_trials
 from testbed.experiment.same import ESTIMATE_SESSION_S, measure_calls, sessions
-from testbed.experiment.subject import Recorded, Subject, prepare_subjects, recorded_file
+from testbed.experiment.subject import (
+    Recorded,
+    Subject,
+    described,
+    prepare_subjects,
+    recorded_file,
+)
 from testbed.experiment.systems import PLACEMENTS, system
 from testbed.machine.gvirtus import find_gvirtus
 from testbed.machine.prebuilt import bundle_facts
@@ -209,7 +215,7 @@ def _measure(
     subjects: Subjects = prepare_subjects(
         make_plan(experiment, "kvm", request.placements), _record, say, run.references
     )
-    manifest["workloads"] = {label: subject.to_json() for label, subject in subjects.items()}
+    manifest["workloads"] = described(subjects)
     native = _native_code(experiment, say)
     if native is not None:
         manifest["artifacts"]["native"] = {

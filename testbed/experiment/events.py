@@ -9,6 +9,13 @@ An event line is one JSON object with the key `event`:
 `t_ns` is the program's own CLOCK_MONOTONIC in nanoseconds; `loss_bits` the bits of the float32 loss
 in hexadecimal, most significant first, and `loss` the same value for people.  All other lines are
 the program's own business.  Programs that print no event lines are read with a pattern.
+
+A program that measures several workloads one after another puts an event in front of each:
+
+    {"event": "leg", "leg": "lenet", "first_step": 48, "steps": 40, "warmup_steps": 8,
+     "data_sha256": "..."}
+
+Its steps are numbered through; a leg's are `steps` from `first_step` on.
 """
 
 from __future__ import annotations
@@ -19,10 +26,11 @@ import math
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from testbed.analysis.measure import Leg, leg_of
 from testbed.analysis.rundir import OWN_METRIC
 from testbed.errors import TestbedError
 from testbed.experiment.workload import OwnMetric
@@ -44,11 +52,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The steps in order, and what the start and end events said."""
+    """The steps in order, what the start and end events said, and the legs if there are any."""
 
     steps: tuple[Step, ...]
     start: Mapping[str, Any] = field(default_factory=dict)
     end: Mapping[str, Any] = field(default_factory=dict)
+    legs: tuple[Leg, ...] = ()
+
+    def of_leg(self, leg: Leg) -> Trajectory:
+        """The course of one leg, its steps numbered from 0 and its event in the start's place."""
+        steps = [s for s in self.steps if 0 <= s.index - leg.first_step < leg.steps]
+        numbered = tuple(replace(s, index=s.index - leg.first_step) for s in steps)
+        return Trajectory(numbered, leg.facts)
 
     def durations_ns(self, warmup_steps: int) -> list[int]:
         """Time of each step after the warm-up: from the end of the step before to its own end."""
@@ -85,6 +100,7 @@ def read_events(lines: Iterable[str]) -> Trajectory:
     start: Mapping[str, Any] = {}
     end: Mapping[str, Any] = {}
     steps: list[Step] = []
+    legs: list[Leg] = []
     for number, line in enumerate(lines, 1):
         event = _event(number, line)
         if event is None:
@@ -93,10 +109,12 @@ def read_events(lines: Iterable[str]) -> Trajectory:
             start = event
         elif event["event"] == "end":
             end = event
+        elif event["event"] == "leg":
+            legs.append(_leg(number, event, legs))
         elif event["event"] == "step":
             steps.append(_step(number, event))
             _check_order(number, steps)
-    return Trajectory(steps=tuple(steps), start=start, end=end)
+    return Trajectory(steps=tuple(steps), start=start, end=end, legs=tuple(legs))
 
 
 def read_pattern(timed_lines: Iterable[tuple[int, str]], pattern: str) -> Trajectory:
@@ -163,6 +181,17 @@ def _event(number: int, line: str) -> dict[str, Any] | None:
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         raise _error(number, "has no text under `event`")
     return event
+
+
+def _leg(number: int, event: Mapping[str, Any], before: Sequence[Leg]) -> Leg:
+    """A leg, which begins where the one before it ends and has a name of its own."""
+    leg = leg_of(event)
+    if leg is None:
+        raise _error(number, f"announces a leg that cannot be: {event}")
+    expected = before[-1].first_step + before[-1].steps if before else 0
+    if leg.first_step != expected or leg.name in [other.name for other in before]:
+        raise _error(number, f"has the leg {leg.name} at step {leg.first_step}, not at {expected}")
+    return leg
 
 
 def _step(number: int, event: Mapping[str, Any]) -> Step:

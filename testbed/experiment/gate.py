@@ -55,6 +55,19 @@ def check_trajectory(
     return Verdict(True, steps, f"{steps} losses equal {how}")
 
 
+def check_legs(
+    reference: Trajectory, observed: Trajectory, tolerance: Tolerance
+) -> dict[str, Verdict]:
+    """The verdict of each leg that native had: one of which steps are missing has not passed."""
+    found = {leg.name: leg for leg in observed.legs}
+    verdicts = {}
+    for leg in reference.legs:
+        expected = reference.of_leg(leg)
+        got = observed.of_leg(found[leg.name]) if leg.name in found else Trajectory(())
+        verdicts[leg.name] = check_trajectory(expected, got, tolerance, leg.steps)
+    return verdicts
+
+
 def check_replay(result: Mapping[str, Any], expected_calls: int | None = None) -> Verdict:
     """Judge the `result` event of a replay, which compared every reply with the recorded one.
 

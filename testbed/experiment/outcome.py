@@ -10,10 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from testbed.analysis.measure import Metric, measure, of_source, step_times, window
+from testbed.analysis.measure import (
+    Metric,
+    legs_in,
+    legs_of,
+    measure,
+    of_source,
+    step_times,
+    window,
+)
 from testbed.errors import TestbedError
 from testbed.experiment.events import Trajectory, read_events, read_metrics, read_pattern
-from testbed.experiment.gate import Verdict, check_replay, check_trajectory
+from testbed.experiment.gate import Verdict, check_legs, check_replay, check_trajectory
 from testbed.experiment.plan import Trial
 from testbed.experiment.record import TrialResult
 from testbed.experiment.runner import TrialOutcome
@@ -93,6 +101,7 @@ def assemble(
     """Judge an attempt.  A program's malformed output is a failed trial, not an error."""
     events = _without_times(raw_events(trial, attempt), expectation.workload.warmup_steps)
     verdict: Verdict | None = None
+    trajectory: Trajectory | None = None
     try:
         trajectory = _trajectory(trial, expectation, attempt)
         if trajectory is not None and trial.form == "application":
@@ -101,14 +110,15 @@ def assemble(
     except TestbedError as error:
         status, detail = "failed", str(error)
     warmup_steps = expectation.workload.warmup_steps
-    metrics: dict[str, Metric] = measure(events, warmup_steps)
+    legs = _legs(expectation, attempt, trajectory) if trial.form == "application" else {}
+    metrics = _metrics(events, warmup_steps, bool(legs))
     own = expectation.own_metrics if trial.form == "application" else ()
     if status == "ok":
         try:
             metrics.update(read_metrics(attempt.lines, own))
         except TestbedError as error:
             status, detail = "failed", str(error)
-    if status == "ok" and "steps_per_s" not in metrics and not own:
+    if status == "ok" and not any(key.endswith("steps_per_s") for key in metrics) and not own:
         status, detail = "failed", "it printed too few steps to have a speed"
     return TrialOutcome(
         TrialResult(status, detail[:DETAIL_LIMIT], attempt.wall_s, metrics),
@@ -117,14 +127,52 @@ def assemble(
         {
             "warmup_steps": warmup_steps,
             "gate": verdict.to_json() if verdict is not None else None,
+            **({"legs": legs} if legs else {}),
         },
     )
 
 
+def _metrics(events: Sequence[Event], warmup_steps: int, has_legs: bool) -> dict[str, Metric]:
+    """A trial's metrics; of one with legs those of the process, and the speed of each leg."""
+    if not has_legs:
+        return measure(events, warmup_steps)
+    found = measure([e for e in events if e.get("source") not in ("program", "stub")], 0)
+    del found["steps"]
+    for name, warmup, own in legs_of(events, "", warmup_steps):
+        speed = measure(own, warmup).get("steps_per_s")
+        found.update({f"{name}.steps_per_s": speed} if speed is not None else {})
+    return found
+
+
+def _legs(
+    expectation: Expectation, attempt: Attempt, trajectory: Trajectory | None
+) -> dict[str, dict[str, str]]:
+    """Status and detail of each leg: one that ran to its end counts, whatever came after it."""
+    observed = trajectory or Trajectory(())
+    reference = expectation.reference or Trajectory((), legs=observed.legs)
+    verdicts: Mapping[str, Verdict] = {}
+    if expectation.reference is not None:
+        verdicts = check_legs(reference, observed, expectation.workload.tolerance)
+    ran = {leg.name for leg in observed.legs if len(observed.of_leg(leg).steps) == leg.steps}
+    ended = "timeout" if attempt.timed_out else "failed"
+    found = {}
+    for name in (leg.name for leg in reference.legs):
+        verdict = verdicts.get(name)
+        if name not in ran:
+            found[name] = {"status": ended, "detail": "it did not run to its end"}
+        elif verdict is not None and not verdict.passed:
+            found[name] = {"status": "mismatch", "detail": verdict.reason[:DETAIL_LIMIT]}
+        else:
+            found[name] = {"status": "ok", "detail": verdict.reason if verdict else ""}
+    return found
+
+
 def _without_times(events: list[Event], warmup_steps: int) -> list[Event]:
     """Events without the rows of an instrumented run between the two marks that count."""
-    steps = step_times(of_source(events, "program"))
-    labels = {f"step {number}" for number in window(steps, warmup_steps)}
+    program = of_source(events, "program")
+    legs = legs_in(program)
+    ends = {number for leg in legs for number in leg.bounds}
+    labels = {f"step {number}" for number in ends or window(step_times(program), warmup_steps)}
     return [e for e in events if e.get("event") != "times" or e.get("label") in labels]
 
 
@@ -176,12 +224,7 @@ def _judge(
             return "failed", _ended(attempt), None
         if expectation.reference is None or trajectory is None:
             return "ok", "", None
-        verdict = check_trajectory(
-            expectation.reference,
-            trajectory,
-            expectation.workload.tolerance,
-            expectation.workload.steps,
-        )
+        verdict = _check(expectation.workload, expectation.reference, trajectory)
     if not verdict.passed:
         # What our library says, a lost session for instance, is the cause of what differs.
         cause = f"{attempt.complaint}; " if attempt.complaint.startswith(LIBRARY_PREFIX) else ""
@@ -189,6 +232,18 @@ def _judge(
     if attempt.status != 0:
         return "failed", _ended(attempt), verdict
     return "ok", "", verdict
+
+
+def _check(workload: Workload, reference: Trajectory, observed: Trajectory) -> Verdict:
+    """The verdict over a whole program; over its legs the first that did not pass."""
+    if not reference.legs:
+        return check_trajectory(reference, observed, workload.tolerance, workload.steps)
+    verdicts = check_legs(reference, observed, workload.tolerance)
+    compared = sum(verdict.compared for verdict in verdicts.values())
+    for name, verdict in verdicts.items():
+        if not verdict.passed:
+            return Verdict(False, compared, f"{name}: {verdict.reason}")
+    return Verdict(True, compared, f"{compared} losses of {len(verdicts)} legs equal")
 
 
 def _trajectory(trial: Trial, expectation: Expectation, attempt: Attempt) -> Trajectory | None:

@@ -6,7 +6,7 @@ reference trajectory is computed natively, and for replays the call stream is re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,10 @@ from testbed.experiment.plan import Trial
 from testbed.experiment.prepare import Bundle, prepare, reference
 from testbed.experiment.provenance import file_sha256
 from testbed.experiment.workload import Command, Model, Workload, find_workload
+
+#: What a leg's own event says in the place of its program's file.
+LEG_FACTS = ("data_sha256", "mode", "batch", "steps", "warmup_steps", "optimiser_steps")
+
 
 @dataclass(frozen=True)
 class Recorded:
@@ -72,6 +76,24 @@ class Subject:
             if self.recorded is None
             else {"sha256": self.recorded.sha256, "calls": self.recorded.calls},
         }
+
+
+def described(subjects: Mapping[str, Subject]) -> dict[str, Any]:
+    """What the manifest says of all workloads, and of the legs of programs as workloads too.
+
+    Where programs have legs of one name, what differs between those is not said.
+    """
+    found: dict[str, Any] = {label: subject.to_json() for label, subject in subjects.items()}
+    for label, subject in subjects.items():
+        for leg in subject.trajectory.legs if subject.trajectory is not None else ():
+            facts = {
+                **{key: leg.facts.get(key) for key in LEG_FACTS},
+                **{"name": leg.name, "program": label},
+            }
+            of_leg = {**found[label], **facts}
+            before = found.get(leg.name, of_leg)
+            found[leg.name] = {k: v if before.get(k) == v else None for k, v in of_leg.items()}
+    return found
 
 
 def prepare_subjects(

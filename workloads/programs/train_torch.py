@@ -1,28 +1,40 @@
-"""Train a model with PyTorch on a GPU; one event line per step, which is several optimiser steps.
+"""Train models with PyTorch on a GPU; one event line per step, which is several optimiser steps.
 
     python3 train_torch.py MODEL STEPS WARMUP [--batch N] [--bf16]
+    python3 train_torch.py --legs NAME=MODEL[/BATCH][/bf16][/inference]:WARMUP+STEPS ...
 
 PyTorch itself is the machine's own and unmodified.  Data and weights come from a seed on the host's
 processor; the batch stays on the device, so that a step is kernels, not copies.  The loss is looked
 at once a step: between two looks nothing waits, as in a program that logs now and then.
+
+With `--legs` one process trains several models one after another, since importing PyTorch takes
+longer than most of them need.  A leg begins with an event `leg`; its first optimiser step, where
+kernels are loaded and algorithms chosen, is timed by itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import hashlib
 import json
 import os
+import re
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-import torch
-from torch import nn
+BEGIN_NS = time.monotonic_ns()
 
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+IMPORT_NS = time.monotonic_ns() - BEGIN_NS
 SEED = 2020
 INNER = 5  # optimiser steps in a step
+RATE = 0.001  # small: a thousand steps on one batch must not end in infinities
 DEVICE = "cuda"
 CLASSES = 10
 
@@ -141,40 +153,137 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 }
 
 
-def main() -> None:
-    """Train as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", choices=MODELS)
-    parser.add_argument("steps", type=int)
-    parser.add_argument("warmup", type=int)
-    parser.add_argument("--batch", type=int, default=0)
-    parser.add_argument("--bf16", action="store_true")
-    given = parser.parse_args()
-    make, shape, batch = MODELS[given.model]
-    batch = given.batch or batch
-    mark = marker()
-    torch.manual_seed(SEED)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    model = make()
-    data, labels = torch.rand(batch, *shape), torch.randint(0, CLASSES, (batch,))
-    digest = hashlib.sha256(data.numpy().tobytes() + labels.numpy().tobytes()).hexdigest()
-    emit(event="start", data_sha256=digest, torch=torch.__version__, batch=batch)
-    model, data, labels = model.to(DEVICE), data.to(DEVICE), labels.to(DEVICE)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    loss_of = nn.CrossEntropyLoss()
-    mark("ready")
-    for number in range(given.steps):
-        for _ in range(INNER):
-            optimizer.zero_grad()
-            with torch.autocast(DEVICE, torch.bfloat16, enabled=given.bf16):
-                loss = loss_of(model(data), labels)
+LEG = re.compile(r"([a-z0-9.-]+)=([a-z0-9]+)(?:/([0-9]+))?(/bf16)?(/inference)?:([0-9]+)\+([0-9]+)")
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One model at work: `steps` of which the first `warmup` are not measured."""
+
+    name: str
+    model: str
+    batch: int
+    bf16: bool
+    inference: bool
+    warmup: int
+    steps: int
+
+
+def parse_leg(text: str) -> Leg:
+    """A leg as the command line gives it."""
+    found = LEG.fullmatch(text)
+    if found is None or found[2] not in MODELS:
+        raise SystemExit(f"{text!r} is not NAME=MODEL[/BATCH][/bf16][/inference]:WARMUP+STEPS")
+    batch = int(found[3] or MODELS[found[2]][2])
+    warmup = int(found[6])
+    kinds = bool(found[4]), bool(found[5])
+    return Leg(found[1], found[2], batch, *kinds, warmup, warmup + int(found[7]))
+
+
+class Training:
+    """A model on the device with its batch; the same numbers in every process."""
+
+    def __init__(self, leg: Leg) -> None:
+        make, shape, _ = MODELS[leg.model]
+        torch.manual_seed(SEED)
+        model = make()
+        data, labels = torch.rand(leg.batch, *shape), torch.randint(0, CLASSES, (leg.batch,))
+        hashed = hashlib.sha256(data.numpy().tobytes() + labels.numpy().tobytes())
+        self.digest = hashed.hexdigest()
+        self.model, self.data, self.labels = model.to(DEVICE), data.to(DEVICE), labels.to(DEVICE)
+        self.model.train(not leg.inference)
+        self.bf16, self.inference = leg.bf16, leg.inference
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE, momentum=0.9)
+        self.loss_of = nn.CrossEntropyLoss()
+
+    def optimise(self) -> torch.Tensor:
+        """One optimiser step, or the way forward alone; the loss stays on the device."""
+        self.optimizer.zero_grad()
+        with (
+            torch.set_grad_enabled(not self.inference),
+            torch.autocast(DEVICE, torch.bfloat16, enabled=self.bf16),
+        ):
+            loss: torch.Tensor = self.loss_of(self.model(self.data), self.labels)
+        if not self.inference:
             loss.backward()
-            optimizer.step()
+            self.optimizer.step()
+        return loss
+
+
+def train(training: Training, steps: int, first: int, mark: Callable[[str], None]) -> None:
+    """So many steps, numbered from `first` on."""
+    for number in range(first, first + steps):
+        for _ in range(INNER):
+            loss = training.optimise()
         value = loss.item()
         t_ns = time.monotonic_ns()
         mark(f"step {number}")
         bits = struct.pack(">f", value).hex()
         emit(event="step", step=number, t_ns=t_ns, loss=value, loss_bits=bits)
+
+
+def train_legs(legs: list[Leg], mark: Callable[[str], None]) -> None:
+    """All legs, each with an event in front, and the times that a user waits for at the start."""
+    mark("import")
+    begin_ns = time.monotonic_ns()
+    torch.zeros(1, device=DEVICE)
+    torch.cuda.synchronize()
+    mark("context")
+    context_ns = time.monotonic_ns() - begin_ns
+    emit(event="start", torch=torch.__version__, import_ns=IMPORT_NS, context_ns=context_ns)
+    first = 0
+    for leg in legs:
+        training = Training(leg)
+        torch.cuda.synchronize()
+        mark(f"ready {leg.name}")
+        begin_ns = time.monotonic_ns()
+        training.optimise().item()
+        first_ns = time.monotonic_ns() - begin_ns
+        mark(f"first {leg.name}")
+        emit(
+            event="leg",
+            leg=leg.name,
+            first_step=first,
+            steps=leg.steps,
+            warmup_steps=leg.warmup,
+            optimiser_steps=INNER,
+            batch=leg.batch,
+            mode="inference" if leg.inference else "training",
+            data_sha256=training.digest,
+            first_optimiser_step_ns=first_ns,
+        )
+        train(training, leg.steps, first, mark)
+        first += leg.steps
+        # The next model finds the device as this one did.
+        del training
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def main() -> None:
+    """Train as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", choices=MODELS, nargs="?")
+    parser.add_argument("steps", type=int, nargs="?", default=0)
+    parser.add_argument("warmup", type=int, nargs="?", default=0)
+    parser.add_argument("--batch", type=int, default=0)
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--legs", nargs="+", type=parse_leg, default=[])
+    given = parser.parse_args()
+    if bool(given.legs) == bool(given.model):
+        parser.error("give either a model or legs")
+    mark = marker()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    if given.legs:
+        train_legs(given.legs, mark)
+    else:
+        batch = given.batch or MODELS[given.model][2]
+        leg = Leg("", given.model, batch, given.bf16, False, given.warmup, given.steps)
+        training = Training(leg)
+        digest, version = training.digest, torch.__version__
+        emit(event="start", data_sha256=digest, torch=version, batch=batch)
+        mark("ready")
+        train(training, given.steps, 0, mark)
     emit(event="end", device=torch.cuda.get_device_name(0))
 
 

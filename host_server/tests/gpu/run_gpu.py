@@ -254,7 +254,8 @@ def main() -> int:
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--torch", default=",".join((*SMALL_STEPS, *MODELS)))
     parser.add_argument("--systems", default="wormhole")
-    parser.add_argument("--jail", action="store_true", help="workers in their jail")
+    jail = argparse.BooleanOptionalAction
+    parser.add_argument("--jail", action=jail, default=True, help="workers in their jail")
     parser.add_argument("--instrument", action="store_true", help="messages by function")
     parser.add_argument("--limit-s", type=float, default=420.0)
     arguments = parser.parse_args()
