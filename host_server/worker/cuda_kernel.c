@@ -5,10 +5,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "cuda_backend.h"
+#include "cuda_kernel.h"
 #include "image_cache.h"
 #include "times.h"
-#include "wh_cudart.h"
 #include "wh_wire.h"
 
 enum {
@@ -38,14 +37,6 @@ struct image {
 static pthread_mutex_t codes_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct code *codes; /* those with users */
 
-/* What a kernel's handle names. */
-struct kernel {
-    cudaKernel_t real;
-    uint32_t parameter_count;
-    uint32_t parameter_bytes;
-    struct wh_cuda_parameter parameters[];
-};
-
 int wh_skeleton_whcLoadImage(struct wh_request *request);
 int wh_skeleton_whcUnloadImage(struct wh_request *request);
 int wh_skeleton_whcGetKernel(struct wh_request *request);
@@ -54,6 +45,9 @@ int wh_skeleton_cudaLaunchKernelExC(struct wh_request *request);
 int wh_skeleton_cudaFuncGetAttributes(struct wh_request *request);
 int wh_skeleton_cudaFuncSetAttribute(struct wh_request *request);
 int wh_skeleton_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(struct wh_request *request);
+int wh_skeleton_cudaOccupancyAvailableDynamicSMemPerBlock(struct wh_request *request);
+int wh_skeleton_cudaOccupancyMaxActiveClusters(struct wh_request *request);
+int wh_skeleton_cudaOccupancyMaxPotentialClusterSize(struct wh_request *request);
 
 /*
  * The driver is not told how large an image is: it may parse only what came. Machine code says it
@@ -261,7 +255,8 @@ int wh_skeleton_whcUnloadImage(struct wh_request *request)
      * code, which is the most of it. */
     bool alone = request->session->ring != NULL;
     for (size_t i = 0; i < size_bytes / sizeof(*kernels); i++) {
-        struct kernel *kernel = wh_handle_remove(request->session, kernels[i], WH_KIND_KERNEL);
+        struct wh_cuda_kernel *kernel =
+            wh_handle_remove(request->session, kernels[i], WH_KIND_KERNEL);
         free(alone ? kernel : NULL);
     }
     struct image *image = wh_handle_remove(request->session, handle, WH_KIND_IMAGE);
@@ -275,9 +270,9 @@ int wh_skeleton_whcUnloadImage(struct wh_request *request)
 }
 
 /* The kernel's parameters, until the library says that there is no such one. */
-static struct kernel *layout_of(const struct wh_cudart_table *real, cudaKernel_t function)
+static struct wh_cuda_kernel *layout_of(const struct wh_cudart_table *real, cudaKernel_t function)
 {
-    struct kernel *kernel =
+    struct wh_cuda_kernel *kernel =
         calloc(1, sizeof(*kernel) + WH_CUDA_PARAMETERS_MAX * sizeof(kernel->parameters[0]));
     if (kernel == NULL) {
         return NULL;
@@ -300,14 +295,14 @@ static struct kernel *layout_of(const struct wh_cudart_table *real, cudaKernel_t
         kernel->parameter_bytes =
             end > kernel->parameter_bytes ? (uint32_t)end : kernel->parameter_bytes;
     }
-    struct kernel *smaller =
+    struct wh_cuda_kernel *smaller =
         realloc(kernel, sizeof(*kernel) + kernel->parameter_count * sizeof(kernel->parameters[0]));
     return smaller != NULL ? smaller : kernel;
 }
 
 static uint64_t find_kernel(struct wh_request *request, const struct wh_cudart_table *real,
                             cudaLibrary_t library, const char *name, uint64_t handle,
-                            struct kernel **found)
+                            struct wh_cuda_kernel **found)
 {
     cudaKernel_t function = NULL;
     uint64_t begin_ticks = wh_times_enter();
@@ -331,7 +326,7 @@ int wh_skeleton_whcGetKernel(struct wh_request *request)
     size_t name_bytes = 0;
     size_t layout_bytes = 0;
     size_t attribute_bytes = 0;
-    struct kernel *kernel = NULL;
+    struct wh_cuda_kernel *kernel = NULL;
     wh_cuda_enter(request);
     const struct wh_cudart_table *real = wh_cudart();
     uint64_t image = wh_take_u64(request);
@@ -397,15 +392,13 @@ int wh_skeleton_whcGetVariable(struct wh_request *request)
     return 0;
 }
 
-static uint64_t launch(const struct wh_cudart_table *real, const struct kernel *kernel,
+static uint64_t launch(const struct wh_cudart_table *real, const struct wh_cuda_kernel *kernel,
                        const struct wh_cuda_geometry *geometry, void *stream,
                        struct wh_cuda_attribute *attributes, size_t attribute_count,
                        const uint8_t *packed)
 {
     void *arguments[WH_CUDA_PARAMETERS_MAX];
-    for (uint32_t i = 0; i < kernel->parameter_count; i++) {
-        arguments[i] = (void *)(uintptr_t)(packed + kernel->parameters[i].offset);
-    }
+    wh_cuda_unpack(kernel, packed, arguments);
     if (attribute_count == 0) {
         return (uint64_t)real->cudaLaunchKernel(kernel->real, geometry->grid, geometry->block,
                                                 arguments, geometry->shared_bytes, stream);
@@ -442,7 +435,7 @@ int wh_skeleton_cudaLaunchKernelExC(struct wh_request *request)
     uint64_t status = INVALID_HANDLE;
     wh_cuda_enter(request);
     const struct wh_cudart_table *real = wh_cudart();
-    const struct kernel *kernel =
+    const struct wh_cuda_kernel *kernel =
         wh_cuda_object(request, wh_take_u64(request), WH_KIND_KERNEL, &valid);
     void *stream = wh_cuda_stream_object(request, wh_take_u64(request), &valid);
     const struct wh_cuda_geometry *geometry =
@@ -480,7 +473,7 @@ int wh_skeleton_cudaFuncGetAttributes(struct wh_request *request)
     uint64_t status = INVALID_FUNCTION;
     wh_cuda_enter(request);
     const struct wh_cudart_table *real = wh_cudart();
-    const struct kernel *kernel =
+    const struct wh_cuda_kernel *kernel =
         wh_cuda_object(request, wh_take_u64(request), WH_KIND_KERNEL, &valid);
     void *attributes = wh_take_out(request, &size_bytes);
     if (wh_request_failed(request) || attributes == NULL || size_bytes < WH_CUDA_FUNCTION_BYTES) {
@@ -500,7 +493,7 @@ int wh_skeleton_cudaFuncSetAttribute(struct wh_request *request)
     uint64_t status = INVALID_FUNCTION;
     wh_cuda_enter(request);
     const struct wh_cudart_table *real = wh_cudart();
-    const struct kernel *kernel =
+    const struct wh_cuda_kernel *kernel =
         wh_cuda_object(request, wh_take_u64(request), WH_KIND_KERNEL, &valid);
     int attribute = (int)wh_take_u64(request);
     int value = (int)wh_take_u64(request);
@@ -521,7 +514,7 @@ int wh_skeleton_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(struct wh
     uint64_t status = INVALID_FUNCTION;
     wh_cuda_enter(request);
     const struct wh_cudart_table *real = wh_cudart();
-    const struct kernel *kernel =
+    const struct wh_cuda_kernel *kernel =
         wh_cuda_object(request, wh_take_u64(request), WH_KIND_KERNEL, &valid);
     int block_size = (int)wh_take_u64(request);
     size_t shared_bytes = wh_take_u64(request);
@@ -538,4 +531,80 @@ int wh_skeleton_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(struct wh
     wh_cuda_reply(request, WH_OP_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, status, 0);
     wh_reply_out(request, status == 0 ? sizeof(*blocks) : 0);
     return 0;
+}
+
+int wh_skeleton_cudaOccupancyAvailableDynamicSMemPerBlock(struct wh_request *request)
+{
+    bool valid = true;
+    size_t size_bytes = 0;
+    uint64_t status = INVALID_FUNCTION;
+    wh_cuda_enter(request);
+    const struct wh_cudart_table *real = wh_cudart();
+    const struct wh_cuda_kernel *kernel =
+        wh_cuda_object(request, wh_take_u64(request), WH_KIND_KERNEL, &valid);
+    int blocks = (int)wh_take_u64(request);
+    int block_size = (int)wh_take_u64(request);
+    size_t *available = wh_take_out(request, &size_bytes);
+    if (wh_request_failed(request) || available == NULL || size_bytes < sizeof(*available)) {
+        return -EBADMSG;
+    }
+    if (real != NULL && real->cudaOccupancyAvailableDynamicSMemPerBlock != NULL && kernel != NULL) {
+        status = (uint64_t)real->cudaOccupancyAvailableDynamicSMemPerBlock(available, kernel->real,
+                                                                           blocks, block_size);
+    }
+    wh_cuda_reply(request, WH_OP_cudaOccupancyAvailableDynamicSMemPerBlock, status, 0);
+    wh_reply_out(request, status == 0 ? sizeof(*available) : 0);
+    return 0;
+}
+
+static int ask_clusters(struct wh_request *request, uint16_t opcode, bool size)
+{
+    bool valid = true;
+    size_t geometry_bytes = 0;
+    size_t attribute_bytes = 0;
+    size_t size_bytes = 0;
+    uint64_t status = INVALID_FUNCTION;
+    wh_cuda_enter(request);
+    const struct wh_cudart_table *real = wh_cudart();
+    const struct wh_cuda_kernel *kernel =
+        wh_cuda_object(request, wh_take_u64(request), WH_KIND_KERNEL, &valid);
+    void *stream = wh_cuda_stream_object(request, wh_take_u64(request), &valid);
+    const struct wh_cuda_geometry *geometry =
+        wh_take_blob(request, &geometry_bytes, sizeof(*geometry));
+    const struct wh_cuda_attribute *attributes =
+        wh_take_blob(request, &attribute_bytes, WH_CUDA_ATTRIBUTES_MAX * sizeof(*attributes));
+    int *answer = wh_take_out(request, &size_bytes);
+    size_t count = attribute_bytes / sizeof(*attributes);
+    if (wh_request_failed(request) || geometry == NULL || geometry_bytes != sizeof(*geometry) ||
+        answer == NULL || size_bytes < sizeof(*answer) || has_objects(attributes, count)) {
+        return -EBADMSG;
+    }
+    bool there = real != NULL && real->cudaOccupancyMaxActiveClusters != NULL &&
+                 real->cudaOccupancyMaxPotentialClusterSize != NULL;
+    if (there && valid && kernel != NULL) {
+        const struct wh_cuda_launch how = {
+            .grid = geometry->grid,
+            .block = geometry->block,
+            .shared_bytes = geometry->shared_bytes,
+            .stream = stream,
+            .attributes = (struct wh_cuda_attribute *)(uintptr_t)attributes,
+            .attribute_count = (unsigned)count,
+        };
+        status =
+            (uint64_t)(size ? real->cudaOccupancyMaxPotentialClusterSize(answer, kernel->real, &how)
+                            : real->cudaOccupancyMaxActiveClusters(answer, kernel->real, &how));
+    }
+    wh_cuda_reply(request, opcode, status, 0);
+    wh_reply_out(request, status == 0 ? sizeof(*answer) : 0);
+    return 0;
+}
+
+int wh_skeleton_cudaOccupancyMaxActiveClusters(struct wh_request *request)
+{
+    return ask_clusters(request, WH_OP_cudaOccupancyMaxActiveClusters, false);
+}
+
+int wh_skeleton_cudaOccupancyMaxPotentialClusterSize(struct wh_request *request)
+{
+    return ask_clusters(request, WH_OP_cudaOccupancyMaxPotentialClusterSize, true);
 }

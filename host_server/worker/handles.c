@@ -81,6 +81,22 @@ void *wh_handle_get(struct wh_session *session, uint64_t handle, uint8_t kind, b
     return *valid ? __atomic_load_n(&entry->object, __ATOMIC_RELAXED) : NULL;
 }
 
+uint64_t wh_handle_of(struct wh_session *session, uint8_t kind, const void *object)
+{
+    struct wh_handle_table *table = session->handles;
+    uint64_t handle = 0;
+    pthread_mutex_lock(&table->lock);
+    for (size_t i = 0; i < WH_CHUNK_COUNT && handle == 0; i++) {
+        const struct entry *chunk = table->chunks[i];
+        for (size_t j = 0; chunk != NULL && j < WH_CHUNK_ENTRIES && handle == 0; j++) {
+            handle =
+                kind_of(chunk[j].handle) == kind && chunk[j].object == object ? chunk[j].handle : 0;
+        }
+    }
+    pthread_mutex_unlock(&table->lock);
+    return handle;
+}
+
 int wh_handle_put(struct wh_session *session, uint64_t handle, uint8_t kind, void *object)
 {
     struct wh_handle_table *table = session->handles;

@@ -90,6 +90,8 @@ bool wh_request_failed(const struct wh_request *request);
 void *wh_handle_get(struct wh_session *session, uint64_t handle, uint8_t kind, bool *valid);
 int wh_handle_put(struct wh_session *session, uint64_t handle, uint8_t kind,
                   void *object); /* 0, -EEXIST, -EINVAL, -ENOSPC */
+/* The handle of an object, 0 if it has none. Looks through all of them. */
+uint64_t wh_handle_of(struct wh_session *session, uint8_t kind, const void *object);
 void *wh_handle_remove(struct wh_session *session, uint64_t handle, uint8_t kind);
 
 /* One more reference of the client, which the backend has given. 0, -ENOENT or -ENOSPC. */

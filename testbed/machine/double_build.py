@@ -56,7 +56,8 @@ def build_double(folder: Path, mathematical: bool) -> DeviceDouble:
     shared = ["gcc", *double_flags(), "-fvisibility=hidden", "-shared"]
     versions = f"-Wl,-soname,{RUNTIME},--version-script={DOUBLE / 'refcuda.map'}"
     runtime = libraries / RUNTIME
-    _compile([*shared, "-o", runtime, DOUBLE / "refcuda.c", versions, "-ldl"], log)
+    sources = [DOUBLE / "refcuda.c", DOUBLE / "refgraph.c"]
+    _compile([*shared, "-o", runtime, *sources, versions, "-ldl"], log)
     kernels = folder / "kernels.so"
     _compile([*shared, "-o", kernels, DOUBLE / "kernels.c"], log)
     code = folder / "kernels.fatbin"

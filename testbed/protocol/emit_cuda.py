@@ -165,6 +165,9 @@ def stub(api: Api, function: Function) -> str:
     for argument in created:
         body.append(f"    if (outcome == {library_of(api).success}) {{")
         body.append(f"        *{argument.name} = (void *)(uintptr_t){argument.name}_new;")
+        if function.keep_function:
+            kept = ", ".join((f"{argument.name}_new", *function.keep_arguments))
+            body.append(f"        {function.keep_function}({kept});")
         body.append(f"    }} else {{\n        wh_cuda_handle_end({argument.name}_new);\n    }}")
     body.append(f"    return ({result})wh_cuda_done({apis}, outcome);\n}}")
     return "\n".join(body) + "\n"
@@ -176,6 +179,9 @@ def _check(api: Api, argument: Argument) -> list[str]:
     if argument.creates:
         refusal = str(library_of(api).invalid)
         condition = f"{argument.name} == NULL"
+    elif argument.handles:
+        refusal = str(library_of(api).invalid)
+        condition = f"{argument.name} == NULL && {argument.count} > 0"
     elif argument.handle and argument.handle != STREAM:
         refusal = api.handle(argument.handle).error
         condition = f"!wh_cuda_handle_live({argument.name}, {kind_macro(argument.handle)})"

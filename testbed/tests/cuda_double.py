@@ -35,6 +35,11 @@ class CudaClient:
     program: Path
     double: Path
 
+    @property
+    def breadth(self) -> CudaClient:
+        """The same with the cases of what lies beside the plain ones."""
+        return CudaClient(self.program.with_name("breadth"), self.double)
+
     def cases(self, *left_out: str) -> list[str]:
         """The names of its cases, but some."""
         done = self.native("--list")
@@ -55,13 +60,13 @@ def open_folder() -> Iterator[Path]:
 
 
 def compile_cuda_client(folder: Path) -> CudaClient:
-    """Compile the double, with all its libraries, the kernels and the program."""
+    """Compile the double, with all its libraries, the kernels and the programs."""
     built = build_double(folder, mathematical=True)
-    program = folder / "client"
     kernels = f'-DKERNELS="{built.kernels}"'
-    sources = [CLIENT / "client.c", CLIENT / "image.c", built.libraries / RUNTIME]
-    _gcc(["gcc", *double_flags(), kernels, f"-I{CLIENT}", "-o", program, *sources])
-    return CudaClient(program, built.libraries)
+    for name in ("client", "breadth"):
+        sources = [CLIENT / f"{name}.c", CLIENT / "image.c", built.libraries / RUNTIME]
+        _gcc(["gcc", *double_flags(), kernels, f"-I{CLIENT}", "-o", folder / name, *sources])
+    return CudaClient(folder / "client", built.libraries)
 
 
 @dataclass(frozen=True)

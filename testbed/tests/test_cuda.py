@@ -68,6 +68,39 @@ def test_every_case_is_as_on_the_device(
     assert done.returncode == 0
 
 
+#: What needs memory that both sides share: host functions in graphs, and copies in graphs from and
+#: to memory of the program's.
+SHARED = ("graph_memory", "capture_memory", "graph_lives", "graph_errors")
+
+
+@pytest.fixture(scope="module")
+def native_breadth(client: CudaClient) -> str:
+    done = client.breadth.native()
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_what_programs_take_for_granted_is_as_on_the_device(
+    client: CudaClient, native_breadth: str, name: str, tmp_path: Path
+) -> None:
+    left_out = SHARED if name == "tcp-sync" else ()
+    with cuda_serving(system(name), double_config(client), tmp_path) as (_, environment):
+        done = run([client.breadth.program, *client.breadth.cases(*left_out)], environment)
+    wanted = [line for line in native_breadth.splitlines() if line.split(":")[0] not in left_out]
+    assert done.stdout.splitlines() == wanted, done.stderr[-2000:]
+    assert done.returncode == 0
+
+
+def test_a_graph_says_what_it_cannot_do_without_shared_memory(
+    client: CudaClient, tmp_path: Path
+) -> None:
+    with cuda_serving(system("tcp-sync"), double_config(client), tmp_path) as (_, environment):
+        done = run([client.breadth.program, "graph_memory"], environment)
+    assert done.returncode == 1
+    assert "is not forwarded yet: it returns 801" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["wormhole", "tcp-sync"])
 def test_a_kernels_error_stays(client: CudaClient, name: str, tmp_path: Path) -> None:
     with cuda_serving(system(name), double_config(client), tmp_path) as (_, environment):
@@ -111,11 +144,16 @@ def test_a_value_read_back_is_one_round_trip(client: CudaClient, tmp_path: Path)
     assert 100 <= counted["round_trips"] < 120
 
 
-def test_an_export_that_is_not_forwarded_says_so(client: CudaClient, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "function", ["cudaGraphAddNode", "cudaMallocManaged", "cudaIpcGetMemHandle", "cudaMallocArray"]
+)
+def test_an_export_that_is_not_forwarded_says_so(
+    client: CudaClient, function: str, tmp_path: Path
+) -> None:
     with cuda_serving(system("wormhole"), double_config(client), tmp_path) as (_, environment):
-        done = run([sys.executable, "-c", ASK, "cudaGraphAddNode"], environment)
+        done = run([sys.executable, "-c", ASK, function], environment)
     assert done.stdout.split() == ["801", "801", "801", "801", "0"], done.stderr
-    assert done.stderr.count("cudaGraphAddNode of libcudart.so.13 is not forwarded yet") == 1
+    assert done.stderr.count(f"{function} of libcudart.so.13 is not forwarded yet") == 1
 
 
 def test_a_worker_takes_no_double_by_itself(client: CudaClient, tmp_path: Path) -> None:

@@ -35,6 +35,11 @@ CASES = (
     *("threads", "forking", "bad_handles", "stickiness", "layout", "events", "mapped", "symbols"),
     *("rectangles", "fault"),
 )
+BREADTH = (
+    *("graph_nodes", "graph_structure", "graph_memory", "graph_captured", "capture_memory"),
+    *("graph_update", "graph_lives", "graph_errors", "boxes", "pools", "registered", "functions"),
+    *("occupancy", "launches", "priorities", "callback_order", "peers"),
+)
 DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
 STEPS_PROGRAM = Path(__file__).parent / "torch_steps.py"
 TRAIN_PROGRAM = ROOT / "workloads/programs/train_torch.py"
@@ -51,15 +56,17 @@ class Build:
         self._native = native_build()
         self.cuda = self._native.cuda
         self.worker = self._native.worker
-        self.client = folder / "client"
+        self._folder = folder
 
-    def compile_client(self) -> None:
-        """The test program with the GPU's kernels."""
+    def compile_client(self, name: str) -> Path:
+        """A test program with the GPU's kernels."""
         generated = self._native.directory / "generated/include"
         include = [f"-I{path}" for path in (generated, CODEC, TESTS)]
         words: list[str | Path] = ["nvcc", "-O1", "-cudart", "shared", *include]
-        words += ["-o", self.client, TESTS / "client.c", TESTS / "kernels.cu", "-lpthread"]
+        program = self._folder / name
+        words += ["-o", program, TESTS / f"{name}.c", TESTS / "kernels.cu", "-lpthread"]
         _must(words)
+        return program
 
 
 def _must(words: Sequence[str | Path]) -> None:
@@ -194,9 +201,9 @@ def _show_machine() -> None:
     print("CUDA libraries:", *cuda_libraries(), flush=True)
 
 
-def _cases(runs: Runs, build: Build, cases: Sequence[str], name: str) -> None:
+def _cases(runs: Runs, program: Path, cases: Sequence[str], name: str) -> None:
     for case in cases:
-        argv = [str(build.client), case]
+        argv = [str(program), case]
         native = runs.native(argv, 60)
         forwarded = runs.forwarded(argv, 60, name)
         same = native[:2] == forwarded[:2]
@@ -250,8 +257,9 @@ def _results(text: str) -> list[str]:
 def main() -> int:
     """Entry point; 0 if everything was the same natively and forwarded."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", default="cases,torch", help="cases, torch, or both")
+    parser.add_argument("--steps", default="cases,breadth,torch", help="some of these")
     parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--breadth", default=",".join(BREADTH))
     parser.add_argument("--torch", default=",".join((*SMALL_STEPS, *MODELS)))
     parser.add_argument("--systems", default="wormhole")
     jail = argparse.BooleanOptionalAction
@@ -268,12 +276,17 @@ def main() -> int:
         runs = Runs(build, arguments.jail)
         runs.instrument = arguments.instrument
         names = arguments.systems.split(",")
-        if "cases" in arguments.steps:
-            with _step("client"):
-                build.compile_client()
+        for step, program, cases in (
+            ("cases", "client", arguments.cases),
+            ("breadth", "breadth", arguments.breadth),
+        ):
+            if step not in arguments.steps:
+                continue
+            with _step(program):
+                compiled = build.compile_client(program)
             for name in names:
-                with _step(f"cases {name}"):
-                    _cases(runs, build, arguments.cases.split(","), name)
+                with _step(f"{step} {name}"):
+                    _cases(runs, compiled, cases.split(","), name)
         if "torch" in arguments.steps:
             with _step("torch"):
                 _torch(runs, arguments.torch.split(","), names, deadline_s)

@@ -9,7 +9,7 @@
  */
 #define _GNU_SOURCE
 
-#include "refcuda.h"
+#include "refinner.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -21,9 +21,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "wh_cudart.h"
-
-#define EXPORT __attribute__((visibility("default")))
 #define DEVICE_BASE 0x100000000000ull
 #define DEVICE_BYTES (1ull << 40)
 #define MEMORY_BYTES (1ull << 30) /* what the device "has" */
@@ -32,17 +29,6 @@
 #define STREAMS_MAX 4096
 #define QUEUE_MAX 1024
 #define FATBIN_MAGIC 0xba55ed50u
-
-enum {
-    VALUE = 1,
-    MEMORY = 2,
-    SYMBOL = 13,
-    FUNCTION = 98,
-    DEVICE = 101,
-    HANDLE = 400,
-    NOT_FOUND = 500,
-    NOT_READY = 600
-};
 
 EXPORT const int wormhole_test_double = 1;
 
@@ -76,6 +62,11 @@ static int done(int error)
         last_error = error;
     }
     return error;
+}
+
+int ref_done(int error)
+{
+    return done(error);
 }
 
 /* Of a call that only enqueues: what it has enqueued may have failed already, which is told later.
@@ -260,7 +251,7 @@ EXPORT cudaError_t cudaFreeHost(void *pointer)
 
 EXPORT cudaError_t cudaHostRegister(void *pointer, size_t size, unsigned int flags)
 {
-    if (pointer == NULL || size == 0) {
+    if (pointer == NULL || size == 0 || (flags & ~15u) != 0) {
         return done(VALUE);
     }
     if (is_pinned(pointer)) {
@@ -333,44 +324,6 @@ EXPORT cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 
 /* Streams: a thread each, and operations in order. */
 
-struct operation {
-    struct operation *next;
-    void (*run)(struct operation *operation);
-    uint64_t number;
-    struct stream *after; /* waits for its operations up to after_number */
-    uint64_t after_number;
-    char *dst;
-    const char *src;
-    size_t dst_pitch, src_pitch, width, height;
-    int value;
-    void *owned; /* freed afterwards */
-    ref_kernel *kernel;
-    struct ref_launch launch;
-    void *parameters[256];
-    void (*function)(void *data);
-    void (*callback)(void *stream, int status, void *data);
-    void *data;
-    struct event *event;
-};
-
-struct stream {
-    pthread_t thread;
-    bool blocking; /* ordered with the default stream */
-    bool ending;
-    int priority;
-    unsigned flags;
-    struct operation *first, *last;
-    uint64_t enqueued, completed;
-};
-
-struct event {
-    bool timing;
-    struct stream *stream; /* NULL: never recorded */
-    uint64_t number;
-    struct timespec time;
-    uint64_t timed; /* number whose time it is */
-};
-
 static struct stream *streams[STREAMS_MAX];
 static size_t stream_count;
 static struct stream *default_stream;
@@ -440,6 +393,14 @@ static struct stream *find_stream(cudaStream_t handle)
     return NULL;
 }
 
+struct stream *ref_stream(cudaStream_t handle)
+{
+    pthread_mutex_lock(&lock);
+    struct stream *stream = find_stream(handle);
+    pthread_mutex_unlock(&lock);
+    return stream;
+}
+
 /* With the lock held. */
 static void append(struct stream *stream, struct operation *operation)
 {
@@ -463,6 +424,30 @@ static void append_wait(struct stream *stream, struct stream *other)
     }
 }
 
+struct operation *ref_copy_of(const struct operation *operation)
+{
+    struct operation *made = malloc(sizeof(*made));
+    memcpy(made, operation, sizeof(*made));
+    made->next = NULL;
+    if (operation->owned != NULL) {
+        made->owned = aligned_alloc(64, (operation->owned_bytes + 63) / 64 * 64);
+        memcpy(made->owned, operation->owned, operation->owned_bytes);
+    }
+    for (uint32_t i = 0; i < operation->parameter_count; i++) {
+        made->parameters[i] =
+            (char *)made->owned + ((char *)operation->parameters[i] - (char *)operation->owned);
+    }
+    return made;
+}
+
+void ref_drop(struct operation *operation)
+{
+    if (operation != NULL) {
+        free(operation->owned);
+        free(operation);
+    }
+}
+
 /* Enqueues; *stream and *number (may be NULL) say where. */
 static int enqueue(cudaStream_t handle, struct operation *operation, struct stream **in)
 {
@@ -470,9 +455,13 @@ static int enqueue(cudaStream_t handle, struct operation *operation, struct stre
     struct stream *stream = find_stream(handle);
     if (stream == NULL) {
         pthread_mutex_unlock(&lock);
-        free(operation->owned);
-        free(operation);
+        ref_drop(operation);
         return HANDLE;
+    }
+    if (stream->graph != NULL) {
+        int error = ref_capture(stream, operation);
+        pthread_mutex_unlock(&lock);
+        return error;
     }
     if (stream == default_stream) {
         for (size_t i = 0; i < stream_count; i++) {
@@ -493,6 +482,23 @@ static int enqueue(cudaStream_t handle, struct operation *operation, struct stre
     }
     pthread_mutex_unlock(&lock);
     return 0;
+}
+
+void ref_end_capture(const struct ref_graph *graph)
+{
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < stream_count; i++) {
+        if (streams[i]->graph == graph) {
+            streams[i]->graph = NULL;
+            streams[i]->tail = NULL;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+int ref_enqueue(cudaStream_t handle, struct operation *operation, struct stream **in)
+{
+    return enqueue(handle, operation, in);
 }
 
 static void wait_for(struct stream *stream)
@@ -601,67 +607,126 @@ EXPORT cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned *flags)
     return done(stream == NULL ? HANDLE : flags == NULL ? VALUE : 0);
 }
 
-EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t handle, int *status)
-{
-    (void)handle;
-    *status = 0;
-    return done(0);
-}
-
 /* Copies. */
 
 static void run_copy(struct operation *operation)
 {
-    for (size_t row = 0; row < operation->height; row++) {
-        memmove(operation->dst + row * operation->dst_pitch,
-                operation->src + row * operation->src_pitch, operation->width);
+    for (size_t slice = 0; slice < operation->depth; slice++) {
+        char *dst = operation->dst + slice * operation->dst_slice;
+        const char *src = operation->src + slice * operation->src_slice;
+        for (size_t row = 0; row < operation->height; row++) {
+            memmove(dst + row * operation->dst_pitch, src + row * operation->src_pitch,
+                    operation->width);
+        }
     }
 }
 
 static void run_fill(struct operation *operation)
 {
     for (size_t row = 0; row < operation->height; row++) {
-        memset(operation->dst + row * operation->dst_pitch, operation->value, operation->width);
+        char *at = operation->dst + row * operation->dst_pitch;
+        for (size_t i = 0; i < operation->width; i++) {
+            memcpy(at + i * operation->element_bytes, &operation->value, operation->element_bytes);
+        }
     }
 }
 
-static int copy(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
-                size_t height, int kind, cudaStream_t stream, bool waits)
+static size_t extent_of(const struct wh_cuda_pitched *of, const struct wh_cuda_extent *extent)
 {
-    bool to_device = is_device(dst, height == 0 ? 0 : dst_pitch * (height - 1) + width);
-    bool from_device = is_device(src, height == 0 ? 0 : src_pitch * (height - 1) + width);
-    if (width == 0 || height == 0) {
-        return 0;
-    }
+    return (extent->depth - 1) * of->pitch * of->height + (extent->height - 1) * of->pitch +
+           extent->width;
+}
+
+static char *first_byte(const struct wh_cuda_pitched *of, const struct wh_cuda_position *at)
+{
+    return (char *)of->pointer + (at->z * of->height + at->y) * of->pitch + at->x;
+}
+
+int ref_copy_operation(const struct wh_cuda_copy *copy, struct operation **made)
+{
+    char *dst = first_byte(&copy->dst, &copy->dst_at);
+    const char *src = first_byte(&copy->src, &copy->src_at);
+    int kind = copy->kind;
+    bool to_device = is_device(dst, extent_of(&copy->dst, &copy->extent)) || is_pinned(dst);
+    bool from_device = is_device(src, extent_of(&copy->src, &copy->extent)) || is_pinned(src);
     if (kind < 0 || kind > 4) {
         return 21;
     }
-    if (((kind == 1 || kind == 3) && !to_device && !is_pinned(dst)) ||
-        ((kind == 2 || kind == 3) && !from_device && !is_pinned(src))) {
+    if (((kind == 1 || kind == 3) && !to_device) || ((kind == 2 || kind == 3) && !from_device)) {
         return VALUE;
     }
     struct operation *operation = calloc(1, sizeof(*operation));
     operation->run = run_copy;
     operation->dst = dst;
     operation->src = src;
-    operation->dst_pitch = dst_pitch;
-    operation->src_pitch = src_pitch;
-    operation->width = width;
-    operation->height = height;
-    if (!from_device && !is_pinned(src)) {
-        operation->owned = malloc(width * height);
-        for (size_t row = 0; row < height; row++) {
-            memcpy((char *)operation->owned + row * width, (const char *)src + row * src_pitch,
-                   width);
+    operation->dst_pitch = copy->dst.pitch;
+    operation->src_pitch = copy->src.pitch;
+    operation->dst_slice = copy->dst.pitch * copy->dst.height;
+    operation->src_slice = copy->src.pitch * copy->src.height;
+    operation->width = copy->extent.width;
+    operation->height = copy->extent.height;
+    operation->depth = copy->extent.depth;
+    *made = operation;
+    return 0;
+}
+
+static bool is_captured(cudaStream_t handle)
+{
+    const struct stream *stream = ref_stream(handle);
+    return stream != NULL && stream->graph != NULL;
+}
+
+static int copy_area(const struct wh_cuda_copy *what, cudaStream_t stream, bool waits)
+{
+    struct operation *operation = NULL;
+    if (what->extent.width == 0 || what->extent.height == 0 || what->extent.depth == 0) {
+        return 0;
+    }
+    int error = ref_copy_operation(what, &operation);
+    if (error != 0) {
+        return error;
+    }
+    /* Bytes of pageable memory are taken at the call; a graph takes them at each launch. */
+    bool captured = is_captured(stream);
+    if (!captured && !is_device(operation->src, 1) && !is_pinned(operation->src)) {
+        size_t row_count = operation->height * operation->depth;
+        operation->owned_bytes = operation->width * row_count;
+        operation->owned = malloc(operation->owned_bytes);
+        for (size_t i = 0; i < row_count; i++) {
+            memcpy((char *)operation->owned + i * operation->width,
+                   operation->src + i / operation->height * operation->src_slice +
+                       i % operation->height * operation->src_pitch,
+                   operation->width);
         }
         operation->src = operation->owned;
-        operation->src_pitch = width;
+        operation->src_pitch = operation->width;
+        operation->src_slice = operation->width * operation->height;
     }
-    int error = enqueue(stream, operation, NULL);
-    if (error == 0 && (waits || (!to_device && !is_pinned(dst)))) {
-        error = cudaStreamSynchronize(stream);
-    }
-    return error;
+    waits = waits || (!is_device(operation->dst, 1) && !is_pinned(operation->dst));
+    error = enqueue(stream, operation, NULL);
+    return error == 0 && waits && !captured ? cudaStreamSynchronize(stream) : error;
+}
+
+static int copy(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+                size_t height, int kind, cudaStream_t stream, bool waits)
+{
+    const struct wh_cuda_copy what = {
+        .src = {(void *)(uintptr_t)src, src_pitch, width, height},
+        .dst = {dst, dst_pitch, width, height},
+        .extent = {width, height, 1},
+        .kind = kind,
+    };
+    return copy_area(&what, stream, waits);
+}
+
+EXPORT cudaError_t cudaMemcpy3D(const struct wh_cuda_copy *what)
+{
+    return done(what == NULL ? VALUE : copy_area(what, NULL, true));
+}
+
+EXPORT cudaError_t cudaMemcpy3DAsync(const struct wh_cuda_copy *what, cudaStream_t stream)
+{
+    return done(what == NULL ? VALUE : copy_area(what, stream, false));
 }
 
 EXPORT cudaError_t cudaMemcpy(void *dst, const void *src, size_t count, int kind)
@@ -691,23 +756,38 @@ EXPORT cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, 
                     : copy(dst, dpitch, src, spitch, width, height, kind, stream, false));
 }
 
-static int fill(void *pointer, size_t pitch, int value, size_t width, size_t height,
-                cudaStream_t stream)
+int ref_fill_operation(const struct wh_cuda_fill *fill, struct operation **made)
 {
-    if (width == 0 || height == 0) {
-        return 0;
+    size_t row_bytes = fill->width * fill->element_bytes;
+    if (fill->element_bytes != 1 && fill->element_bytes != 2 && fill->element_bytes != 4) {
+        return VALUE;
     }
-    if (!is_device(pointer, pitch * (height - 1) + width) && !is_pinned(pointer)) {
+    if (!is_device(fill->dst, fill->pitch * (fill->height - 1) + row_bytes) &&
+        !is_pinned(fill->dst)) {
         return VALUE;
     }
     struct operation *operation = calloc(1, sizeof(*operation));
     operation->run = run_fill;
-    operation->dst = pointer;
-    operation->dst_pitch = pitch;
-    operation->width = width;
-    operation->height = height;
-    operation->value = value;
-    return enqueue(stream, operation, NULL);
+    operation->dst = fill->dst;
+    operation->dst_pitch = fill->pitch;
+    operation->width = fill->width;
+    operation->height = fill->height;
+    operation->element_bytes = fill->element_bytes;
+    operation->value = (int)fill->value;
+    *made = operation;
+    return 0;
+}
+
+static int fill(void *pointer, size_t pitch, int value, size_t width, size_t height,
+                cudaStream_t stream)
+{
+    const struct wh_cuda_fill what = {pointer, pitch, (unsigned)value, 1, width, height};
+    struct operation *operation = NULL;
+    if (width == 0 || height == 0) {
+        return 0;
+    }
+    int error = ref_fill_operation(&what, &operation);
+    return error != 0 ? error : enqueue(stream, operation, NULL);
 }
 
 EXPORT cudaError_t cudaMemset(void *pointer, int value, size_t count)
@@ -723,6 +803,43 @@ EXPORT cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count, cudaS
 EXPORT cudaError_t cudaMemset2D(void *pointer, size_t pitch, int value, size_t width, size_t height)
 {
     return done(fill(pointer, pitch, value, width, height, NULL));
+}
+
+EXPORT cudaError_t cudaMemset2DAsync(void *pointer, size_t pitch, int value, size_t width,
+                                     size_t height, cudaStream_t stream)
+{
+    return done(fill(pointer, pitch, value, width, height, stream));
+}
+
+static int fill_slices(struct wh_cuda_pitched pitched, int value, struct wh_cuda_extent extent,
+                       cudaStream_t stream)
+{
+    int error = 0;
+    for (size_t i = 0; i < extent.depth && error == 0; i++) {
+        error = fill((char *)pitched.pointer + i * pitched.pitch * pitched.height, pitched.pitch,
+                     value, extent.width, extent.height, stream);
+    }
+    return error;
+}
+
+EXPORT cudaError_t cudaMemset3D(struct wh_cuda_pitched pitched, int value,
+                                struct wh_cuda_extent extent)
+{
+    return done(fill_slices(pitched, value, extent, NULL));
+}
+
+EXPORT cudaError_t cudaMemset3DAsync(struct wh_cuda_pitched pitched, int value,
+                                     struct wh_cuda_extent extent, cudaStream_t stream)
+{
+    return done(fill_slices(pitched, value, extent, stream));
+}
+
+EXPORT cudaError_t cudaMalloc3D(struct wh_cuda_pitched *pitched, struct wh_cuda_extent extent)
+{
+    pitched->width = extent.width;
+    pitched->height = extent.height;
+    return cudaMallocPitch(&pitched->pointer, &pitched->pitch, extent.width,
+                           extent.height * extent.depth);
 }
 
 /* Events. */
@@ -761,9 +878,15 @@ EXPORT cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream)
 {
     struct event *event = (struct event *)(void *)handle;
     struct operation *operation = calloc(1, sizeof(*operation));
-    struct stream *in = NULL;
+    struct stream *in = ref_stream(stream);
     operation->run = run_record;
     operation->event = event;
+    event->graph = in == NULL ? NULL : in->graph;
+    event->node = in == NULL ? NULL : in->tail;
+    if (event->graph != NULL) {
+        free(operation);
+        return done(0);
+    }
     int error = enqueue(stream, operation, &in);
     if (error == 0) {
         pthread_mutex_lock(&lock);
@@ -826,8 +949,14 @@ EXPORT cudaError_t cudaEventElapsedTime(float *elapsed_ms, cudaEvent_t start, cu
 EXPORT cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t handle, unsigned flags)
 {
     const struct event *event = (struct event *)(void *)handle;
-    struct operation *operation = calloc(1, sizeof(*operation));
+    struct stream *in = ref_stream(stream);
     (void)flags;
+    if (event->graph != NULL && in != NULL) {
+        ref_join(in, event->node);
+        in->graph = event->graph;
+        return done(0);
+    }
+    struct operation *operation = calloc(1, sizeof(*operation));
     pthread_mutex_lock(&lock);
     operation->after = event->stream;
     operation->after_number = event->number;
@@ -846,26 +975,28 @@ static void run_function(struct operation *operation)
     }
 }
 
-EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void *function, void *data)
+struct operation *ref_function_operation(void *function, void *data)
 {
     struct operation *operation = calloc(1, sizeof(*operation));
-    if (function == NULL) {
-        free(operation);
-        return done(VALUE);
-    }
     operation->run = run_function;
     operation->function = (void (*)(void *))function;
     operation->data = data;
-    return done(enqueue(stream, operation, NULL));
+    return operation;
+}
+
+EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void *function, void *data)
+{
+    return done(function == NULL ? VALUE
+                                 : enqueue(stream, ref_function_operation(function, data), NULL));
 }
 
 EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, void *function, void *data,
                                          unsigned flags)
 {
     struct operation *operation = calloc(1, sizeof(*operation));
-    if (function == NULL || flags != 0) {
+    if (function == NULL || flags != 0 || is_captured(stream)) {
         free(operation);
-        return done(VALUE);
+        return done(is_captured(stream) ? CAPTURE_UNSUPPORTED : VALUE);
     }
     operation->run = run_function;
     operation->callback = (void (*)(void *, int, void *))function;
@@ -1143,7 +1274,8 @@ static void run_kernel(struct operation *operation)
     }
 }
 
-static int launch(const void *function, const struct wh_cuda_launch *how, void **arguments)
+int ref_launch_operation(const void *function, const struct wh_cuda_launch *how, void **arguments,
+                         struct operation **made)
 {
     const struct kernel *kernel = find_kernel(function);
     uint64_t threads = (uint64_t)how->block.x * how->block.y * how->block.z;
@@ -1170,12 +1302,22 @@ static int launch(const void *function, const struct wh_cuda_launch *how, void *
     operation->kernel = kernel->run;
     operation->launch = (struct ref_launch){
         .grid = how->grid, .block = how->block, .shared_bytes = how->shared_bytes};
+    operation->owned_bytes = bytes;
     operation->owned = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    operation->parameter_count = kernel->count;
     for (uint32_t i = 0; i < kernel->count; i++) {
         operation->parameters[i] = (char *)operation->owned + kernel->layout[i].offset;
         memcpy(operation->parameters[i], arguments[i], kernel->layout[i].size_bytes);
     }
-    return enqueue((cudaStream_t)how->stream, operation, NULL);
+    *made = operation;
+    return 0;
+}
+
+static int launch(const void *function, const struct wh_cuda_launch *how, void **arguments)
+{
+    struct operation *operation = NULL;
+    int error = ref_launch_operation(function, how, arguments, &operation);
+    return error != 0 ? error : enqueue((cudaStream_t)how->stream, operation, NULL);
 }
 
 EXPORT cudaError_t cudaLaunchKernel(const void *function, struct wh_dim3 grid, struct wh_dim3 block,
@@ -1250,7 +1392,137 @@ EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     return done(0);
 }
 
+EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function,
+                                                                 int block_size,
+                                                                 size_t shared_bytes)
+{
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size,
+                                                                  shared_bytes, 0);
+}
+
+EXPORT cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *size_bytes,
+                                                             const void *function, int blocks,
+                                                             int block_size)
+{
+    if (find_kernel(function) == NULL || blocks <= 0 || block_size <= 0) {
+        return done(blocks <= 0 || block_size <= 0 ? VALUE : FUNCTION);
+    }
+    *size_bytes = 49152;
+    return done(0);
+}
+
+/* Pools: what they are told; memory is the device's. */
+
+struct pool {
+    uint64_t attributes[16];
+    int access;
+};
+
+static struct pool default_pool;
+static struct pool *current_pool = &default_pool;
+
+EXPORT cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
+{
+    *pool = (cudaMemPool_t)(void *)&default_pool;
+    return done(device == 0 ? 0 : DEVICE);
+}
+
+EXPORT cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device)
+{
+    *pool = (cudaMemPool_t)(void *)current_pool;
+    return done(device == 0 ? 0 : DEVICE);
+}
+
+EXPORT cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool)
+{
+    current_pool = (struct pool *)(void *)pool;
+    return done(device == 0 ? 0 : DEVICE);
+}
+
+EXPORT cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const void *properties)
+{
+    int type = 0;
+    memcpy(&type, properties, sizeof(type));
+    if (type != 1) { /* pinned memory of the device's */
+        return done(VALUE);
+    }
+    *pool = calloc(1, sizeof(struct pool));
+    return done(0);
+}
+
+EXPORT cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool)
+{
+    if ((struct pool *)(void *)pool == &default_pool) {
+        return done(VALUE);
+    }
+    free(pool);
+    return done(0);
+}
+
+EXPORT cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, int attribute, void *value)
+{
+    if (attribute < 1 || attribute > 4) {
+        return done(VALUE);
+    }
+    memcpy(&((struct pool *)(void *)pool)->attributes[attribute], value, attribute <= 3 ? 4 : 8);
+    return done(0);
+}
+
+EXPORT cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, int attribute, void *value)
+{
+    if (attribute < 1 || attribute > 8) {
+        return done(VALUE);
+    }
+    memcpy(value, &((struct pool *)(void *)pool)->attributes[attribute], attribute <= 3 ? 4 : 8);
+    return done(0);
+}
+
+EXPORT cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep_bytes)
+{
+    (void)pool;
+    (void)keep_bytes;
+    return done(0);
+}
+
+EXPORT cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const void *descriptions, size_t count)
+{
+    const int *description = descriptions; /* location (2), access */
+    if (count != 1 || description[1] != 0) {
+        return done(DEVICE);
+    }
+    ((struct pool *)(void *)pool)->access = description[2];
+    return done(0);
+}
+
+EXPORT cudaError_t cudaMemPoolGetAccess(int *access, cudaMemPool_t pool, void *location)
+{
+    (void)pool;
+    (void)location;
+    *access = 3; /* a device has its own */
+    return done(0);
+}
+
+EXPORT cudaError_t cudaMallocFromPoolAsync(void **pointer, size_t size, cudaMemPool_t pool,
+                                           cudaStream_t stream)
+{
+    (void)pool;
+    (void)stream;
+    return cudaMalloc(pointer, size);
+}
+
 /* The device. */
+
+EXPORT cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    *can = 0;
+    return done(device == 0 && peer == 0 ? 0 : DEVICE);
+}
+
+EXPORT cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    (void)flags;
+    return done(peer == 0 ? DEVICE : DEVICE);
+}
 
 EXPORT cudaError_t cudaGetDeviceCount(int *count)
 {

@@ -40,6 +40,88 @@ struct wh_cuda_pointer {
     long reserved[8];
 };
 
+/* cudaPitchedPtr, cudaExtent, cudaPos */
+struct wh_cuda_pitched {
+    void *pointer;
+    size_t pitch;
+    size_t width;
+    size_t height; /* rows of a slice */
+};
+struct wh_cuda_extent {
+    size_t width, height, depth;
+};
+struct wh_cuda_position {
+    size_t x, y, z;
+};
+
+/* cudaMemcpy3DParms; arrays are not forwarded. */
+struct wh_cuda_copy {
+    void *src_array;
+    struct wh_cuda_position src_at;
+    struct wh_cuda_pitched src;
+    void *dst_array;
+    struct wh_cuda_position dst_at;
+    struct wh_cuda_pitched dst;
+    struct wh_cuda_extent extent;
+    int kind;
+    char pad[4];
+};
+
+/* cudaMemsetParams */
+struct wh_cuda_fill {
+    void *dst;
+    size_t pitch;
+    unsigned value;
+    unsigned element_bytes;
+    size_t width; /* elements */
+    size_t height;
+};
+
+/* cudaHostNodeParams */
+struct wh_cuda_host_node {
+    void *function;
+    void *data;
+};
+
+/* cudaKernelNodeParams */
+struct wh_cuda_kernel_node {
+    void *function;
+    struct wh_dim3 grid;
+    struct wh_dim3 block;
+    unsigned shared_bytes;
+    void **arguments;
+    void **extra;
+};
+
+/* cudaGraphExecUpdateResultInfo */
+struct wh_cuda_update {
+    int result;
+    void *node;
+    void *from_node;
+};
+
+/* cudaGraphInstantiateParams */
+struct wh_cuda_instantiation {
+    unsigned long long flags;
+    void *upload_stream;
+    void *error_node;
+    int result;
+};
+
+/* What whcListNodes lists. */
+enum {
+    WH_CUDA_LIST_NODES,
+    WH_CUDA_LIST_ROOTS,
+    WH_CUDA_LIST_DEPENDENCIES,
+    WH_CUDA_LIST_DEPENDENTS,
+    WH_CUDA_LIST_EDGES, /* where they begin, then where they end */
+};
+#define WH_CUDA_LIST_MAX 65536u
+
+/* Whether a copy in a graph has a host function beside it that moves the client's bytes: before it
+ * to where it copies from, or behind it from where it copies to. */
+enum { WH_CUDA_COPY_ALONE, WH_CUDA_COPY_MOVED_IN, WH_CUDA_COPY_MOVED_OUT };
+
 /* What a launch sends of its geometry. */
 struct wh_cuda_geometry {
     struct wh_dim3 grid;
@@ -56,6 +138,9 @@ struct wh_cuda_cell {
 #define WH_CUDA_CELL_TAKEN 1u /* by the client */
 #define WH_CUDA_CELL_DUE 2u   /* worker: the stream has come to it and waits */
 #define WH_CUDA_CELL_RUN 3u   /* client: it has run; the worker frees the cell and goes on */
+/* Of a function in a graph, which runs at each launch of it: */
+#define WH_CUDA_CELL_AGAIN 4u /* worker: as due; once it has run the cell is the client's again */
+#define WH_CUDA_CELL_ENDED 5u /* worker: nothing can come to it any more; the client frees it */
 
 #define WH_CUDA_FUNCTION_BYTES 144u /* cudaFuncAttributes */
 #define WH_CUDA_PROPERTIES_BYTES 1008u
@@ -77,5 +162,10 @@ _Static_assert(sizeof(struct wh_cuda_attribute) == 72, "cudaLaunchAttribute");
 _Static_assert(sizeof(struct wh_cuda_launch) == 56, "cudaLaunchConfig_t");
 _Static_assert(sizeof(struct wh_cuda_pointer) == 88, "cudaPointerAttributes");
 _Static_assert(sizeof(struct wh_cuda_geometry) == 32, "wh_cuda_geometry");
+_Static_assert(sizeof(struct wh_cuda_copy) == 160, "cudaMemcpy3DParms");
+_Static_assert(sizeof(struct wh_cuda_fill) == 40, "cudaMemsetParams");
+_Static_assert(sizeof(struct wh_cuda_kernel_node) == 56, "cudaKernelNodeParams");
+_Static_assert(sizeof(struct wh_cuda_update) == 24, "cudaGraphExecUpdateResultInfo");
+_Static_assert(sizeof(struct wh_cuda_instantiation) == 32, "cudaGraphInstantiateParams");
 
 #endif

@@ -6,6 +6,9 @@
  * not in messages: a launch that finds the device's queue full waits in the worker for room, and
  * what it waits for may be this very function. Over TCP, where every thread has a connection of its
  * own, they are messages.
+ *
+ * A function in a graph runs at each launch. It stays, with its cell, until the worker says that
+ * nothing can come to it any more.
  */
 #include "cudart.h"
 
@@ -21,6 +24,9 @@
 #define CELLS_BYTES 4096u
 #define LOOK_LEAST_NS 20000
 #define LOOK_MOST_NS 1000000
+/* Where all that could come is of graphs, and none came for so many looks: */
+#define LOOKS_OFTEN 1000u
+#define LOOK_SELDOM_NS 20000000
 
 typedef void (*host_function)(void *data);
 typedef void (*stream_function)(void *stream, cudaError_t status, void *data);
@@ -33,31 +39,44 @@ struct registration {
     stream_function of_stream;
     void *stream;
     void *data;
+    void (*ended)(void *data); /* of what a graph runs; may be NULL */
+    bool stays;                /* it is known to be a graph's */
 };
 
 WH_FORK_LOCK(callback_lock);
 static pthread_cond_t added = PTHREAD_COND_INITIALIZER;
 static struct registration *first; /* in the order in which they came */
+static uint32_t passing_count;     /* of them that run once */
+static bool expected;              /* a graph was launched */
 static uint64_t last_id;
 static struct wh_cuda_cell *cells;
 static uint32_t cells_serial;  /* session that has them */
 static uint32_t served_serial; /* session that has its thread */
 
-/* Takes one out: by number, or with id 0 the first one whose cell says that it is due. */
-static struct registration *take(uint64_t id)
+/* The place of one: by number, or with id 0 the first one whose cell says that something is due. */
+static struct registration **place_of(uint64_t id)
 {
     struct registration **link = &first;
     while (*link != NULL) {
         const struct registration *this = *link;
-        bool due = this->cell != NULL && wh_load_acquire32(&this->cell->state) == WH_CUDA_CELL_DUE;
+        uint32_t state = this->cell == NULL ? 0 : wh_load_acquire32(&this->cell->state);
+        bool due =
+            state == WH_CUDA_CELL_DUE || state == WH_CUDA_CELL_AGAIN || state == WH_CUDA_CELL_ENDED;
         if (id != 0 ? this->id == id : due) {
             break;
         }
         link = &(*link)->next;
     }
-    struct registration *found = *link;
+    return link;
+}
+
+/* With the lock held. */
+static struct registration *take_out(struct registration **place)
+{
+    struct registration *found = *place;
     if (found != NULL) {
-        *link = found->next;
+        *place = found->next;
+        passing_count -= !found->stays;
     }
     return found;
 }
@@ -71,29 +90,84 @@ static void run(const struct registration *registration)
     }
 }
 
+/* With the lock held. */
+static void look_again_in(long pause_ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += pause_ns;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&added, &callback_lock, &until);
+}
+
+/* Without the lock. Who has the registration: this thread alone, or, of a graph's, the worker,
+ * which does not end it while it waits for us. */
+static void serve(struct registration *due, uint32_t state)
+{
+    if (state == WH_CUDA_CELL_ENDED) {
+        if (due->ended != NULL) {
+            due->ended(due->data);
+        }
+        wh_store_release32(&due->cell->state, WH_CUDA_CELL_FREE);
+        free(due);
+        return;
+    }
+    run(due);
+    /* Pairs with the worker's acquire load: what the function wrote is there. */
+    wh_store_release32(&due->cell->state, WH_CUDA_CELL_RUN);
+    if (state == WH_CUDA_CELL_DUE) {
+        free(due);
+    }
+}
+
 /* Looks at the cells while there are some to look at; else it sleeps. */
 static void serve_cells(void)
 {
-    struct timespec pause = {.tv_nsec = LOOK_LEAST_NS};
     uint32_t serial = wh_cuda_session();
+    long pause_ns = LOOK_LEAST_NS;
+    uint32_t looks = 0;
+    pthread_mutex_lock(&callback_lock);
     while (serial == wh_session_serial()) {
-        pthread_mutex_lock(&callback_lock);
+        if (expected || first == NULL) {
+            pause_ns = LOOK_LEAST_NS;
+            looks = 0;
+            expected = false;
+        }
         while (first == NULL) {
-            pause.tv_nsec = LOOK_LEAST_NS;
             pthread_cond_wait(&added, &callback_lock);
         }
-        struct registration *due = take(0);
-        pthread_mutex_unlock(&callback_lock);
+        struct registration **place = place_of(0);
+        struct registration *due = *place;
         if (due == NULL) {
-            nanosleep(&pause, NULL);
-            pause.tv_nsec = pause.tv_nsec * 2 < LOOK_MOST_NS ? pause.tv_nsec * 2 : LOOK_MOST_NS;
+            bool seldom = passing_count == 0 && looks++ >= LOOKS_OFTEN;
+            look_again_in(seldom ? LOOK_SELDOM_NS : pause_ns);
+            pause_ns = pause_ns * 2 < LOOK_MOST_NS ? pause_ns * 2 : LOOK_MOST_NS;
             continue;
         }
-        run(due);
-        pause.tv_nsec = LOOK_LEAST_NS;
-        /* Pairs with the worker's acquire load: what the function wrote is there. */
-        wh_store_release32(&due->cell->state, WH_CUDA_CELL_RUN);
-        free(due);
+        uint32_t state = wh_load_acquire32(&due->cell->state);
+        if (state == WH_CUDA_CELL_AGAIN) {
+            passing_count -= !due->stays;
+            due->stays = true;
+        } else {
+            (void)take_out(place);
+        }
+        pthread_mutex_unlock(&callback_lock);
+        serve(due, state);
+        pthread_mutex_lock(&callback_lock);
+        pause_ns = LOOK_LEAST_NS;
+        looks = 0;
+    }
+    pthread_mutex_unlock(&callback_lock);
+}
+
+void wh_host_functions_expected(void)
+{
+    if (__atomic_load_n(&first, __ATOMIC_RELAXED) != NULL) {
+        pthread_mutex_lock(&callback_lock);
+        expected = true;
+        pthread_cond_signal(&added);
+        pthread_mutex_unlock(&callback_lock);
     }
 }
 
@@ -101,7 +175,7 @@ static void run_record(const struct wh_callback_record *record)
 {
     struct wh_call call;
     pthread_mutex_lock(&callback_lock);
-    struct registration *registration = take(record->id);
+    struct registration *registration = take_out(place_of(record->id));
     pthread_mutex_unlock(&callback_lock);
     if (registration != NULL) {
         run(registration);
@@ -183,6 +257,7 @@ static int add(struct registration *registration)
             link = &(*link)->next;
         }
         *link = registration;
+        passing_count += !registration->stays;
         pthread_cond_signal(&added);
     }
     pthread_mutex_unlock(&callback_lock);
@@ -193,7 +268,7 @@ static int add(struct registration *registration)
 static void drop(uint64_t id)
 {
     pthread_mutex_lock(&callback_lock);
-    struct registration *registration = take(id);
+    struct registration *registration = take_out(place_of(id));
     if (registration != NULL && registration->cell != NULL) {
         wh_store32(&registration->cell->state, WH_CUDA_CELL_FREE);
     }
@@ -201,18 +276,9 @@ static void drop(uint64_t id)
     free(registration);
 }
 
-static int enqueue(const struct registration *what)
+/* A copy of it that is on the list; a result of the API's. */
+static int keep(const struct registration *what, struct registration **kept)
 {
-    struct wh_call call;
-    if (!wh_cuda_stream_live(what->stream)) {
-        return WH_CUDA_INVALID_HANDLE;
-    }
-    if (what->host == NULL && what->of_stream == NULL) {
-        return WH_CUDA_INVALID_VALUE;
-    }
-    if (wh_capturing()) {
-        return WH_CUDA_CAPTURE_UNSUPPORTED; /* a graph would run it more than once */
-    }
     struct registration *registration = malloc(sizeof(*registration));
     if (registration == NULL) {
         return WH_CUDA_MEMORY_ALLOCATION;
@@ -221,6 +287,42 @@ static int enqueue(const struct registration *what)
     int status = add(registration);
     if (status != 0) {
         free(registration);
+        return status;
+    }
+    *kept = registration;
+    return 0;
+}
+
+/* Whether both sides have cells: without, a function cannot come more than once. */
+static bool have_cells(void)
+{
+    static int said;
+    bool have = wh_cuda_shares_addresses();
+    if (!have) {
+        (void)wh_cuda_unsupported(&wh_cudart_api,
+                                  "a host function in a graph, without memory that "
+                                  "both sides share,",
+                                  &said);
+    }
+    return have;
+}
+
+static int enqueue(const struct registration *what)
+{
+    struct wh_call call;
+    struct registration *registration = NULL;
+    if (!wh_cuda_stream_live(what->stream)) {
+        return WH_CUDA_INVALID_HANDLE;
+    }
+    if (what->host == NULL && what->of_stream == NULL) {
+        return WH_CUDA_INVALID_VALUE;
+    }
+    /* Those with a status can be in no graph, natively either. */
+    if (wh_stream_captures(what->stream) && (what->of_stream != NULL || !have_cells())) {
+        return WH_CUDA_CAPTURE_UNSUPPORTED;
+    }
+    int status = keep(what, &registration);
+    if (status != 0) {
         return status;
     }
     uint64_t id = registration->id;
@@ -237,6 +339,37 @@ static int enqueue(const struct registration *what)
         drop(id);
     }
     return status;
+}
+
+int wh_host_function_enqueue(void *stream, void (*function)(void *data), void *data,
+                             void (*ended)(void *data))
+{
+    const struct registration what = {
+        .host = function, .stream = stream, .data = data, .ended = ended};
+    return enqueue(&what);
+}
+
+int wh_host_function_new(void (*function)(void *data), void *data, void (*ended)(void *data),
+                         uint64_t *id, uint64_t *cell)
+{
+    const struct registration what = {
+        .host = function, .data = data, .ended = ended, .stays = true};
+    struct registration *registration = NULL;
+    int status = have_cells() ? keep(&what, &registration) : WH_CUDA_NOT_SUPPORTED;
+    if (status == 0 && registration->cell == NULL) {
+        drop(registration->id);
+        return WH_CUDA_NOT_SUPPORTED;
+    }
+    if (status == 0) {
+        *id = registration->id;
+        *cell = (uint64_t)(uintptr_t)registration->cell;
+    }
+    return status;
+}
+
+void wh_host_function_drop(uint64_t id)
+{
+    drop(id);
 }
 
 WH_EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void *function, void *data)

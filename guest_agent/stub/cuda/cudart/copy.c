@@ -34,7 +34,7 @@ struct rectangle {
     void *stream;
 };
 
-static bool is_client_memory(const void *pointer)
+bool wh_is_client_memory(const void *pointer)
 {
     struct wh_cuda_range range;
     return !wh_cuda_range_find(pointer, &range) || range.memory == WH_CUDA_REGISTERED;
@@ -343,6 +343,47 @@ static int in_client(const struct rectangle *area)
     return status;
 }
 
+/* The rows as a copy of the runtime's has them; one slice. */
+static struct wh_cuda_copy one_slice(const struct rectangle *area)
+{
+    return (struct wh_cuda_copy){
+        .src = {(void *)(uintptr_t)area->src, area->src_pitch, area->width, area->height},
+        .dst = {area->dst, area->dst_pitch, area->width, area->height},
+        .extent = {area->width, area->height, 1},
+        .kind = BY_ADDRESS,
+    };
+}
+
+/* In a stream that is captured: each launch of the graph takes the bytes that are there then. */
+static int into_graph(const struct rectangle *area, bool from_client)
+{
+    const struct wh_cuda_copy whole = one_slice(area);
+    struct wh_mover *mover = wh_mover_new(&whole, !from_client);
+    if (mover == NULL) {
+        return WH_CUDA_CAPTURE_UNSUPPORTED;
+    }
+    struct rectangle part = *area;
+    if (from_client) {
+        part.src = wh_mover_bytes(mover);
+        part.src_pitch = area->width;
+    } else {
+        part.dst = wh_mover_bytes(mover);
+        part.dst_pitch = area->width;
+    }
+    int status = from_client ? 0 : in_place(&part, DEVICE_TO_HOST, true);
+    if (status == 0) {
+        status = wh_host_function_enqueue(area->stream, wh_mover_run, mover, wh_mover_end);
+        if (status != 0 && !from_client) {
+            return status; /* the graph has the pinned memory's address: nobody else may get it */
+        }
+    }
+    if (status != 0) {
+        wh_mover_end(mover);
+        return status;
+    }
+    return from_client ? in_place(&part, HOST_TO_DEVICE, true) : 0;
+}
+
 static int copy(const struct rectangle *area, int kind, bool sync)
 {
     if (area->width == 0 || area->height == 0) {
@@ -357,8 +398,8 @@ static int copy(const struct rectangle *area, int kind, bool sync)
     if (!wh_cuda_stream_live(area->stream)) {
         return WH_CUDA_INVALID_HANDLE;
     }
-    bool from_client = is_client_memory(area->src);
-    bool to_client = is_client_memory(area->dst);
+    bool from_client = wh_is_client_memory(area->src);
+    bool to_client = wh_is_client_memory(area->dst);
     bool known = wh_cuda_is_shared(from_client ? area->dst : area->src,
                                    extent(from_client ? area->dst_pitch : area->src_pitch, area));
     if (from_client && to_client) {
@@ -370,8 +411,8 @@ static int copy(const struct rectangle *area, int kind, bool sync)
         to_client = kind == DEVICE_TO_HOST;
         known = false;
     }
-    if ((from_client || to_client) && !sync && wh_capturing()) {
-        return WH_CUDA_CAPTURE_UNSUPPORTED;
+    if ((from_client || to_client) && !sync && wh_stream_captures(area->stream)) {
+        return into_graph(area, from_client);
     }
     bool right_kind = kind == BY_ADDRESS || kind == (from_client ? HOST_TO_DEVICE : DEVICE_TO_HOST);
     if (known && right_kind && (from_client || to_client)) {
@@ -431,6 +472,100 @@ WH_EXPORT cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *sr
     WH_API_CALL();
     const struct rectangle area = {dst, dpitch, src, spitch, width, height, stream};
     return wh_cuda_done(&wh_cudart_api, copy(&area, kind, false));
+}
+
+static char *first_byte(const struct wh_cuda_pitched *of, const struct wh_cuda_position *at)
+{
+    return (char *)of->pointer + (at->z * of->height + at->y) * of->pitch + at->x;
+}
+
+/* Slice by slice; those that lie one behind the other are one rectangle. */
+static int copy_slices(const struct wh_cuda_copy *what, void *stream, bool sync)
+{
+    static int said;
+    if (what == NULL) {
+        return WH_CUDA_INVALID_VALUE;
+    }
+    if (what->src_array != NULL || what->dst_array != NULL) {
+        return wh_cuda_unsupported(&wh_cudart_api, "a copy of an array", &said);
+    }
+    const struct wh_cuda_extent *extent = &what->extent;
+    struct rectangle slice = {first_byte(&what->dst, &what->dst_at),
+                              what->dst.pitch,
+                              first_byte(&what->src, &what->src_at),
+                              what->src.pitch,
+                              extent->width,
+                              extent->height,
+                              stream};
+    if (extent->depth > 1 &&
+        (what->dst.height < extent->height || what->src.height < extent->height)) {
+        return WH_CUDA_INVALID_VALUE;
+    }
+    size_t slices = extent->depth;
+    if (slices > 1 && what->dst.height == extent->height && what->src.height == extent->height) {
+        if (__builtin_mul_overflow(extent->height, slices, &slice.height)) {
+            return WH_CUDA_INVALID_VALUE;
+        }
+        slices = 1;
+    }
+    int status = 0;
+    for (size_t i = 0; i < slices && status == 0; i++) {
+        status = copy(&slice, what->kind, sync);
+        slice.dst += what->dst.pitch * what->dst.height;
+        slice.src += what->src.pitch * what->src.height;
+    }
+    return status;
+}
+
+WH_EXPORT cudaError_t cudaMemcpy3D(const struct wh_cuda_copy *what)
+{
+    WH_API_CALL();
+    return wh_cuda_done(&wh_cudart_api, copy_slices(what, NULL, true));
+}
+
+WH_EXPORT cudaError_t cudaMemcpy3DAsync(const struct wh_cuda_copy *what, cudaStream_t stream)
+{
+    WH_API_CALL();
+    return wh_cuda_done(&wh_cudart_api, copy_slices(what, stream, false));
+}
+
+static int fill_slices(const struct wh_cuda_pitched *pitched, int value,
+                       const struct wh_cuda_extent *extent, void *stream, bool sync)
+{
+    char *slice = pitched->pointer;
+    size_t rows = extent->height;
+    size_t slices = extent->depth;
+    if (extent->depth > 1 && pitched->height < extent->height) {
+        return WH_CUDA_INVALID_VALUE;
+    }
+    if (slices > 1 && pitched->height == rows) {
+        if (__builtin_mul_overflow(rows, slices, &rows)) {
+            return WH_CUDA_INVALID_VALUE;
+        }
+        slices = 1;
+    }
+    int status = 0;
+    for (size_t i = 0; i < slices && status == 0; i++) {
+        status = sync
+                     ? cudaMemset2D(slice, pitched->pitch, value, extent->width, rows)
+                     : cudaMemset2DAsync(slice, pitched->pitch, value, extent->width, rows, stream);
+        slice += pitched->pitch * pitched->height;
+    }
+    return status;
+}
+
+WH_EXPORT cudaError_t cudaMemset3D(struct wh_cuda_pitched pitched, int value,
+                                   struct wh_cuda_extent extent)
+{
+    WH_API_CALL();
+    return wh_cuda_done(&wh_cudart_api, fill_slices(&pitched, value, &extent, NULL, true));
+}
+
+WH_EXPORT cudaError_t cudaMemset3DAsync(struct wh_cuda_pitched pitched, int value,
+                                        struct wh_cuda_extent extent, cudaStream_t stream)
+{
+    WH_API_CALL();
+    return wh_cuda_done(&wh_cudart_api, fill_slices(&pitched, value, &extent, stream, false));
 }
 
 static int copy_symbol(const void *symbol, size_t count, size_t offset, char **address)

@@ -49,8 +49,46 @@ int wh_image_variable(struct wh_image *image, const char *name, void **address, 
 /* Address and size of a device variable by its host shadow. */
 int wh_variable_get(const void *symbol, void **address, size_t *size_bytes);
 
-/* How many captures this process has begun and not ended. */
+/* Whether this process has begun captures and not ended them. */
 bool wh_capturing(void);
+
+/* Whether what this stream is given becomes part of a graph. */
+bool wh_stream_captures(void *stream);
+
+/* The node is one of the graph's and ends with it. */
+void wh_graph_keeps(uint64_t node, cudaGraph_t graph);
+
+/*
+ * Host functions. In a stream that is captured, and in a graph, a function runs at each launch;
+ * once nothing can come to it any more, ended(data) is called in the thread that runs them, which
+ * must not make calls that wait for the device.
+ */
+int wh_host_function_enqueue(void *stream, void (*function)(void *data), void *data,
+                             void (*ended)(void *data));
+/* One for a graph: its number and where both sides tell of it. drop: the worker has not taken it.
+ */
+int wh_host_function_new(void (*function)(void *data), void *data, void (*ended)(void *data),
+                         uint64_t *id, uint64_t *cell);
+void wh_host_function_drop(uint64_t id);
+/* A graph was launched: whoever runs them looks more often. */
+void wh_host_functions_expected(void);
+
+/* Whether the address is the client's alone: copies of it are the stub's work. */
+bool wh_is_client_memory(const void *pointer);
+
+/* A copy of the client's memory that a graph makes at each launch, by way of pinned memory. */
+struct wh_mover;
+/* out: from the pinned memory to the client's, which is at dst in the copy, else at src. NULL: no
+ * memory, or none that both sides know by one address. */
+struct wh_mover *wh_mover_new(const struct wh_cuda_copy *copy, bool out);
+void *wh_mover_bytes(const struct wh_mover *mover);
+void wh_mover_run(void *mover);
+void wh_mover_end(void *mover);
+/* Gives back the pinned memory of those that have ended. Waits for the device. */
+void wh_movers_settle(void);
+
+/* The parameters of a launch, by the kernel's layout. */
+void wh_put_parameters(struct wh_call *call, const struct wh_kernel *kernel, void **arguments);
 
 /* The stream was waited for, in the calling thread, and nothing has been sent since. */
 void wh_stream_settled(const void *stream);

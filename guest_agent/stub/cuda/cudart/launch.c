@@ -45,7 +45,7 @@ WH_EXPORT cudaError_t __cudaPopCallConfiguration(struct wh_dim3 *grid, struct wh
     return wh_cuda_answered(&wh_cudart_api, 0);
 }
 
-static void put_parameters(struct wh_call *call, const struct wh_kernel *kernel, void **arguments)
+void wh_put_parameters(struct wh_call *call, const struct wh_kernel *kernel, void **arguments)
 {
     uint8_t few[INLINE_PARAMETERS];
     uint8_t many[kernel->parameter_bytes > sizeof(few) ? kernel->parameter_bytes : 1];
@@ -97,7 +97,7 @@ static int launch(const struct wh_cuda_launch *how, const void *function, void *
     wh_put_u64(&call, wh_cuda_stream(how->stream));
     wh_put_blob(&call, &geometry, sizeof(geometry));
     wh_put_blob(&call, attribute_bytes == 0 ? NULL : how->attributes, attribute_bytes);
-    put_parameters(&call, kernel, arguments);
+    wh_put_parameters(&call, kernel, arguments);
     uint64_t shape = wh_shape(WH_OP_cudaLaunchKernelExC);
     shape = wh_shape_add(shape, kernel->handle);
     shape = wh_shape_add(shape, (uint64_t)(uintptr_t)how->stream);
@@ -296,4 +296,97 @@ WH_EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks,
 {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size,
                                                                   shared_bytes, 0);
+}
+
+WH_EXPORT cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *size_bytes,
+                                                                const void *function, int blocks,
+                                                                int block_size)
+{
+    WH_API_CALL();
+    struct wh_kernel *kernel = NULL;
+    struct wh_call call;
+    int status = size_bytes == NULL ? WH_CUDA_INVALID_VALUE : wh_kernel_get(function, &kernel);
+    if (status == 0) {
+        status =
+            wh_cuda_begin(&call, &wh_cudart_api, WH_OP_cudaOccupancyAvailableDynamicSMemPerBlock);
+    }
+    if (status != 0) {
+        return wh_cuda_done(&wh_cudart_api, status);
+    }
+    wh_put_u64(&call, kernel->handle);
+    wh_put_u64(&call, (uint64_t)blocks);
+    wh_put_u64(&call, (uint64_t)block_size);
+    wh_put_out(&call, sizeof(*size_bytes), true);
+    status = wh_cuda_call_pure(&call, &wh_cudart_api);
+    if (status == 0) {
+        (void)wh_get_out(&call, size_bytes, sizeof(*size_bytes));
+    }
+    wh_call_end(&call);
+    return wh_cuda_done(&wh_cudart_api, status);
+}
+
+/* How many clusters there can be, or how large one can be, of a launch. */
+static int ask_clusters(uint16_t opcode, int *answer, const void *function,
+                        const struct wh_cuda_launch *how)
+{
+    struct wh_kernel *kernel = NULL;
+    struct wh_call call;
+    if (answer == NULL || how == NULL) {
+        return WH_CUDA_INVALID_VALUE;
+    }
+    if (!wh_cuda_stream_live(how->stream)) {
+        return WH_CUDA_INVALID_HANDLE;
+    }
+    int status = wh_kernel_get(function, &kernel);
+    if (status == 0 && !can_cross(how->attributes, how->attribute_count)) {
+        status = WH_CUDA_NOT_SUPPORTED;
+    }
+    status = status != 0 ? status : wh_cuda_begin(&call, &wh_cudart_api, opcode);
+    if (status != 0) {
+        return status;
+    }
+    struct wh_cuda_geometry geometry = {how->grid, how->block, how->shared_bytes};
+    size_t attribute_bytes = how->attribute_count * sizeof(*how->attributes);
+    wh_put_u64(&call, kernel->handle);
+    wh_put_u64(&call, wh_cuda_stream(how->stream));
+    wh_put_blob(&call, &geometry, sizeof(geometry));
+    wh_put_blob(&call, attribute_bytes == 0 ? NULL : how->attributes, attribute_bytes);
+    wh_put_out(&call, sizeof(*answer), true);
+    status = wh_cuda_call(&call, &wh_cudart_api);
+    if (status == 0) {
+        (void)wh_get_out(&call, answer, sizeof(*answer));
+    }
+    wh_call_end(&call);
+    return status;
+}
+
+WH_EXPORT cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *function,
+                                                     const struct wh_cuda_launch *configuration)
+{
+    WH_API_CALL();
+    int status =
+        ask_clusters(WH_OP_cudaOccupancyMaxActiveClusters, clusters, function, configuration);
+    return wh_cuda_done(&wh_cudart_api, status);
+}
+
+WH_EXPORT cudaError_t cudaOccupancyMaxPotentialClusterSize(
+    int *size, const void *function, const struct wh_cuda_launch *configuration)
+{
+    WH_API_CALL();
+    int status =
+        ask_clusters(WH_OP_cudaOccupancyMaxPotentialClusterSize, size, function, configuration);
+    return wh_cuda_done(&wh_cudart_api, status);
+}
+
+WH_EXPORT cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel, int attribute, int value,
+                                                      int device)
+{
+    WH_API_CALL();
+    int before = wh_cuda_thread()->device;
+    int status = cudaSetDevice(device);
+    if (status == 0) {
+        status = cudaFuncSetAttribute(kernel, attribute, value);
+        wh_cuda_thread()->device = before;
+    }
+    return wh_cuda_done(&wh_cudart_api, status);
 }

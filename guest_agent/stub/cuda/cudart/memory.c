@@ -11,8 +11,12 @@
 
 #include <stdlib.h>
 
+#include "fork_lock.h"
+
+#define POOLED_DEVICES_MAX 64
 #define PLACES_MAX 8 /* tries for an address that is free here, too */
 #define PIN_ALIGN 4096u
+#define REGISTER_FLAGS 0xfu
 
 static int allocate_once(size_t size, void **pointer)
 {
@@ -153,6 +157,141 @@ WH_EXPORT cudaError_t cudaMallocAsync(void **pointer, size_t size, cudaStream_t 
     return wh_cuda_done(&wh_cudart_api, status);
 }
 
+WH_EXPORT cudaError_t cudaMalloc3D(struct wh_cuda_pitched *pitched, struct wh_cuda_extent extent)
+{
+    WH_API_CALL();
+    size_t rows = 0;
+    if (pitched == NULL || __builtin_mul_overflow(extent.height, extent.depth, &rows)) {
+        return wh_cuda_done(&wh_cudart_api, WH_CUDA_INVALID_VALUE);
+    }
+    int status = cudaMallocPitch(&pitched->pointer, &pitched->pitch, extent.width, rows);
+    if (status == 0) {
+        pitched->width = extent.width;
+        pitched->height = extent.height;
+    }
+    return status;
+}
+
+/* Pools. */
+
+static cudaMemPool_t default_pools[POOLED_DEVICES_MAX];
+static cudaMemPool_t current_pools[POOLED_DEVICES_MAX]; /* NULL: the default one */
+static uint32_t pools_serial;
+WH_FORK_LOCK(pool_lock);
+
+/* With the lock held. The default pool has one handle, however often it is asked for. */
+static int default_pool(int device, cudaMemPool_t *pool)
+{
+    struct wh_call call;
+    if (pools_serial != wh_cuda_session()) {
+        memset(default_pools, 0, sizeof(default_pools));
+        memset(current_pools, 0, sizeof(current_pools));
+        pools_serial = wh_cuda_session();
+    }
+    if (default_pools[device] != NULL) {
+        *pool = default_pools[device];
+        return 0;
+    }
+    uint64_t handle = wh_cuda_handle_new(WH_KIND_MEM_POOL);
+    int status = handle == 0
+                     ? WH_CUDA_MEMORY_ALLOCATION
+                     : wh_cuda_begin(&call, &wh_cudart_api, WH_OP_cudaDeviceGetDefaultMemPool);
+    if (status == 0) {
+        wh_put_u64(&call, handle);
+        wh_put_u64(&call, (uint64_t)device);
+        status = wh_cuda_call(&call, &wh_cudart_api);
+        wh_call_end(&call);
+    }
+    if (status != 0) {
+        wh_cuda_handle_end(handle);
+        return status;
+    }
+    pools_serial = wh_cuda_session();
+    default_pools[device] = (cudaMemPool_t)(void *)(uintptr_t)handle;
+    *pool = default_pools[device];
+    return 0;
+}
+
+static int pool_of(cudaMemPool_t *pool, int device, bool current)
+{
+    if (pool == NULL || device < 0 || device >= POOLED_DEVICES_MAX) {
+        return pool == NULL ? WH_CUDA_INVALID_VALUE : WH_CUDA_INVALID_DEVICE;
+    }
+    pthread_mutex_lock(&pool_lock);
+    int status = default_pool(device, pool);
+    if (status == 0 && current && current_pools[device] != NULL) {
+        *pool = current_pools[device];
+    }
+    pthread_mutex_unlock(&pool_lock);
+    return status;
+}
+
+WH_EXPORT cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
+{
+    WH_API_CALL();
+    return wh_cuda_done(&wh_cudart_api, pool_of(pool, device, false));
+}
+
+WH_EXPORT cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device)
+{
+    WH_API_CALL();
+    return wh_cuda_done(&wh_cudart_api, pool_of(pool, device, true));
+}
+
+WH_EXPORT cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool)
+{
+    WH_API_CALL();
+    struct wh_call call;
+    cudaMemPool_t usual = NULL;
+    int status = wh_cuda_handle_live(pool, WH_KIND_MEM_POOL) ? pool_of(&usual, device, false)
+                                                             : WH_CUDA_INVALID_VALUE;
+    if (status == 0) {
+        status = wh_cuda_begin(&call, &wh_cudart_api, WH_OP_cudaDeviceSetMemPool);
+    }
+    if (status != 0) {
+        return wh_cuda_done(&wh_cudart_api, status);
+    }
+    wh_put_u64(&call, (uint64_t)device);
+    wh_put_u64(&call, (uint64_t)(uintptr_t)pool);
+    status = wh_cuda_call(&call, &wh_cudart_api);
+    wh_call_end(&call);
+    if (status == 0) {
+        pthread_mutex_lock(&pool_lock);
+        current_pools[device] = pool;
+        pthread_mutex_unlock(&pool_lock);
+    }
+    return wh_cuda_done(&wh_cudart_api, status);
+}
+
+WH_EXPORT cudaError_t cudaMallocFromPoolAsync(void **pointer, size_t size, cudaMemPool_t pool,
+                                              cudaStream_t stream)
+{
+    WH_API_CALL();
+    struct wh_call call;
+    if (pointer == NULL || !wh_cuda_handle_live(pool, WH_KIND_MEM_POOL) ||
+        !wh_cuda_stream_live(stream)) {
+        return wh_cuda_done(&wh_cudart_api, WH_CUDA_INVALID_VALUE);
+    }
+    int status = wh_cuda_begin(&call, &wh_cudart_api, WH_OP_cudaMallocFromPoolAsync);
+    if (status != 0) {
+        return wh_cuda_done(&wh_cudart_api, status);
+    }
+    wh_put_out(&call, sizeof(*pointer), true);
+    wh_put_u64(&call, size);
+    wh_put_u64(&call, (uint64_t)(uintptr_t)pool);
+    wh_put_u64(&call, wh_cuda_stream(stream));
+    status = wh_cuda_call(&call, &wh_cudart_api);
+    if (status == 0) {
+        (void)wh_get_out(&call, pointer, sizeof(*pointer));
+    }
+    wh_call_end(&call);
+    if (status == 0) {
+        (void)wh_cuda_reserve(*pointer, size);
+        keep(*pointer, size);
+    }
+    return wh_cuda_done(&wh_cudart_api, status);
+}
+
 WH_EXPORT cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
 {
     WH_API_CALL();
@@ -276,7 +415,7 @@ WH_EXPORT cudaError_t cudaHostRegister(void *pointer, size_t size, unsigned int 
 {
     WH_API_CALL();
     struct wh_cuda_range range;
-    if (pointer == NULL || size == 0) {
+    if (pointer == NULL || size == 0 || (flags & ~REGISTER_FLAGS) != 0) {
         return wh_cuda_done(&wh_cudart_api, WH_CUDA_INVALID_VALUE);
     }
     if (wh_cuda_range_find(pointer, &range) ||

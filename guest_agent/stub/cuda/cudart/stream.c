@@ -1,5 +1,5 @@
 /*
- * stream.c - what streams are asked: capture of what they are given, its graphs.
+ * stream.c - what streams are asked: capture of what they are given.
  */
 #include "cudart.h"
 
@@ -80,6 +80,15 @@ WH_EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, int *status)
     }
     wh_call_end(&call);
     return wh_cuda_done(&wh_cudart_api, result);
+}
+
+bool wh_stream_captures(void *stream)
+{
+    int last_error = wh_cuda_thread()->last_error;
+    int status = 0;
+    bool active = wh_capturing() && cudaStreamIsCapturing(stream, &status) == 0 && status == 1;
+    wh_cuda_thread()->last_error = last_error;
+    return active;
 }
 
 WH_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, int *status,
@@ -189,31 +198,4 @@ WH_EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(int *capture_mode)
     thread->capture_mode = *capture_mode;
     *capture_mode = before;
     return 0;
-}
-
-WH_EXPORT cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void *nodes, size_t *count)
-{
-    WH_API_CALL();
-    struct wh_call call;
-    static int said;
-    uint64_t number = 0;
-    if (count == NULL || !wh_cuda_handle_live(graph, WH_KIND_GRAPH)) {
-        return wh_cuda_done(&wh_cudart_api, WH_CUDA_INVALID_VALUE);
-    }
-    if (nodes != NULL) {
-        return wh_cuda_unsupported(&wh_cudart_api, "cudaGraphGetNodes with a list", &said);
-    }
-    int status = wh_cuda_begin(&call, &wh_cudart_api, WH_OP_cudaGraphGetNodes);
-    if (status != 0) {
-        return wh_cuda_done(&wh_cudart_api, status);
-    }
-    wh_put_u64(&call, (uint64_t)(uintptr_t)graph);
-    wh_put_out(&call, sizeof(number), true);
-    status = wh_cuda_call(&call, &wh_cudart_api);
-    if (status == 0) {
-        (void)wh_get_out(&call, &number, sizeof(number));
-        *count = number;
-    }
-    wh_call_end(&call);
-    return wh_cuda_done(&wh_cudart_api, status);
 }
