@@ -64,7 +64,9 @@ void wh_graph_reached(void *argument)
     struct timespec pause = {.tv_nsec = LOOK_LEAST_NS};
     while (!take_turn(cell)) {
         nanosleep(&pause, NULL);
+        pause.tv_nsec = pause.tv_nsec * 2 < LOOK_MOST_NS ? pause.tv_nsec * 2 : LOOK_MOST_NS;
     }
+    pause.tv_nsec = LOOK_LEAST_NS;
     /* Pairs with the client's release store behind its function. */
     while (wh_load_acquire32(&cell->state) == WH_CUDA_CELL_AGAIN) {
         nanosleep(&pause, NULL);

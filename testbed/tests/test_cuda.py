@@ -70,7 +70,7 @@ def test_every_case_is_as_on_the_device(
 
 #: What needs memory that both sides share: host functions in graphs, and copies in graphs from and
 #: to memory of the program's.
-SHARED = ("graph_memory", "capture_memory", "graph_lives", "graph_errors")
+SHARED = ("graph_memory", "capture_memory", "graph_lives")
 
 
 @pytest.fixture(scope="module")

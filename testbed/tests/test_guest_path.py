@@ -123,14 +123,16 @@ def test_a_program_prints_what_it_prints_natively(
 
 def test_a_cuda_program_does_what_it_does_natively(served: ServedGuest, cuda: CudaClient) -> None:
     """On the double of a device."""
-    cases = cuda.cases("fault", "sizes")
     libraries = {f"/tmp/cuda/{path.name}": path for path in native_build().cuda.glob("*.so*")}
-    served.vm.ssh.put({"/tmp/client": cuda.program, **libraries}, timeout_s=LIMIT_S)
-    seen = served.vm.guest.run(
-        ["/tmp/client", *cases], {"LD_LIBRARY_PATH": "/tmp/cuda"}, timeout_s=LIMIT_S
-    )
-    assert seen.stdout.splitlines() == cuda.native(*cases).stdout.splitlines(), seen.stderr
-    assert seen.status == 0
+    served.vm.ssh.put(libraries, timeout_s=LIMIT_S)
+    for client in (cuda, cuda.breadth):
+        cases = client.cases("fault", "sizes")
+        served.vm.ssh.put({"/tmp/client": client.program}, timeout_s=LIMIT_S)
+        seen = served.vm.guest.run(
+            ["/tmp/client", *cases], {"LD_LIBRARY_PATH": "/tmp/cuda"}, timeout_s=LIMIT_S
+        )
+        assert seen.stdout.splitlines() == client.native(*cases).stdout.splitlines(), seen.stderr
+        assert seen.status == 0
 
 
 def test_an_application_trains_as_natively(served: ServedGuest) -> None:

@@ -217,6 +217,29 @@ def _cases(runs: Runs, program: Path, cases: Sequence[str], name: str) -> None:
         sys.stdout.flush()
 
 
+def _together(runs: Runs, program: Path, cases: Sequence[str], name: str) -> None:
+    """All cases in one process: their lines are compared case by case."""
+    argv = [str(program), *cases]
+    native = runs.native(argv, 120)
+    forwarded = runs.forwarded(argv, 120, name)
+    for case in cases:
+        ours, theirs = (
+            [line for line in text.splitlines() if line.startswith(f"{case}:")]
+            for text in (forwarded[1], native[1])
+        )
+        right = bool(theirs) and theirs[-1] == f"{case}: passed"
+        same = ours == theirs and right
+        print(f"CASE {case} {name}: {'same' if same else 'DIFFERENT' if right else 'WRONG TEST'}")
+        if not same:
+            runs.failed.append(f"{case} {name}")
+            print("  native:", *theirs, sep="\n    ")
+            print("  forwarded:", *ours, sep="\n    ")
+    if native[0] != 0 or forwarded[0] != 0:
+        print(
+            f"  ended with {native[0]} and {forwarded[0]}", native[2][-800:], forwarded[2][-2500:]
+        )
+
+
 def _torch(runs: Runs, steps: Sequence[str], names: Sequence[str], deadline_s: float) -> None:
     for step in steps:
         if time.monotonic() > deadline_s:
@@ -260,6 +283,7 @@ def main() -> int:
     parser.add_argument("--steps", default="cases,breadth,torch", help="some of these")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--breadth", default=",".join(BREADTH))
+    parser.add_argument("--together", action="store_true", help="cases in one process")
     parser.add_argument("--torch", default=",".join((*SMALL_STEPS, *MODELS)))
     parser.add_argument("--systems", default="wormhole")
     jail = argparse.BooleanOptionalAction
@@ -286,7 +310,8 @@ def main() -> int:
                 compiled = build.compile_client(program)
             for name in names:
                 with _step(f"{step} {name}"):
-                    _cases(runs, compiled, cases.split(","), name)
+                    judge = _together if arguments.together else _cases
+                    judge(runs, compiled, cases.split(","), name)
         if "torch" in arguments.steps:
             with _step("torch"):
                 _torch(runs, arguments.torch.split(","), names, deadline_s)

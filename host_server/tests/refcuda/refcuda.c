@@ -607,6 +607,40 @@ EXPORT cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned *flags)
     return done(stream == NULL ? HANDLE : flags == NULL ? VALUE : 0);
 }
 
+EXPORT cudaError_t cudaStreamGetAttribute(cudaStream_t handle, int attribute, void *value)
+{
+    const struct stream *stream = ref_stream(handle);
+    if (stream == NULL || attribute < 0 || attribute >= 16) {
+        return done(stream == NULL ? HANDLE : VALUE);
+    }
+    memcpy(value, stream->attributes[attribute], sizeof(stream->attributes[attribute]));
+    if (attribute == 8) {
+        memcpy(value, &stream->priority, sizeof(stream->priority));
+    }
+    return done(0);
+}
+
+EXPORT cudaError_t cudaStreamSetAttribute(cudaStream_t handle, int attribute, const void *value)
+{
+    struct stream *stream = ref_stream(handle);
+    if (stream == NULL || attribute < 0 || attribute >= 16) {
+        return done(stream == NULL ? HANDLE : VALUE);
+    }
+    memcpy(stream->attributes[attribute], value, sizeof(stream->attributes[attribute]));
+    return done(0);
+}
+
+EXPORT cudaError_t cudaStreamCopyAttributes(cudaStream_t dst, cudaStream_t src)
+{
+    struct stream *to = ref_stream(dst);
+    const struct stream *from = ref_stream(src);
+    if (to == NULL || from == NULL) {
+        return done(HANDLE);
+    }
+    memcpy(to->attributes, from->attributes, sizeof(to->attributes));
+    return done(0);
+}
+
 /* Copies. */
 
 static void run_copy(struct operation *operation)

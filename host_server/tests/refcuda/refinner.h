@@ -59,6 +59,7 @@ struct stream {
     bool ending;
     int priority;
     unsigned flags;
+    char attributes[16][64];
     struct ref_graph *graph; /* under capture: what comes next is a node of it */
     struct ref_node *tail;
     struct operation *first, *last;

@@ -21,7 +21,7 @@
 #include "wh_core_stub.h"
 
 #define TAKE_BYTES 2048u /* needs no room in the arena */
-#define CELLS_BYTES 4096u
+#define CELLS_BYTES 32768u
 #define LOOK_LEAST_NS 20000
 #define LOOK_MOST_NS 1000000
 /* Where all that could come is of graphs, and none came for so many looks: */

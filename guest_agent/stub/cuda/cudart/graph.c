@@ -326,6 +326,9 @@ static int check_copy(const struct wh_cuda_copy *copy, bool *from_client, bool *
     if (copy->src_array != NULL || copy->dst_array != NULL) {
         return wh_cuda_unsupported(&wh_cudart_api, "a copy of an array", &said);
     }
+    if (copy->extent.width == 0 || copy->extent.height == 0 || copy->extent.depth == 0) {
+        return WH_CUDA_INVALID_VALUE;
+    }
     *from_client = wh_is_client_memory(first_byte(&copy->src, &copy->src_at));
     *to_client = wh_is_client_memory(first_byte(&copy->dst, &copy->dst_at));
     if (copy->kind < 0 || copy->kind > ANY_DIRECTION) {
@@ -362,6 +365,7 @@ static int add_copy(cudaGraphNode_t *new_node, cudaGraph_t graph,
                     const struct wh_cuda_copy *wanted)
 {
     static int said;
+    static int said_alone;
     struct wh_call call;
     bool from_client = false;
     bool to_client = false;
@@ -381,8 +385,14 @@ static int add_copy(cudaGraphNode_t *new_node, cudaGraph_t graph,
     bool moves = from_client || to_client;
     if (moves) {
         mover = place_copy(&copy, from_client);
+        if (mover == NULL && !wh_cuda_shares_addresses()) {
+            return wh_cuda_unsupported(&wh_cudart_api,
+                                       "a copy of the program's memory in a graph, without memory "
+                                       "that both sides share,",
+                                       &said_alone);
+        }
         status = mover == NULL
-                     ? WH_CUDA_NOT_SUPPORTED
+                     ? WH_CUDA_MEMORY_ALLOCATION
                      : wh_host_function_new(wh_mover_run, mover, wh_mover_end, &id, &cell);
         if (mover != NULL && status != 0) {
             wh_mover_end(mover);
@@ -565,6 +575,10 @@ static int list(int what, const void *of, uint64_t owner, uint64_t **found, size
     uint64_t room = counts[0];
     *found = NULL;
     *count = 0;
+    if (status == 0 && room > WH_CUDA_LIST_MAX) {
+        static int said;
+        status = wh_cuda_unsupported(&wh_cudart_api, "a list of so many nodes", &said);
+    }
     if (status != 0 || room == 0) {
         return status;
     }

@@ -3,12 +3,7 @@
  */
 #include "driver.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#define FILE_BYTES_MAX ((off_t)1 << 30)
 
 /* What `extra` of a launch says. */
 #define EXTRA_END ((void *)0)
@@ -49,39 +44,12 @@ WH_EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
     return cuModuleLoadData(module, fatCubin);
 }
 
-/* A file's bytes with a final NUL, to be freed; NULL without it. */
-static void *read_file(const char *path)
-{
-    struct stat status;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    char *bytes = NULL;
-    if (file >= 0 && fstat(file, &status) == 0 && status.st_size > 0 &&
-        status.st_size < FILE_BYTES_MAX) {
-        bytes = calloc(1, (size_t)status.st_size + 1);
-        for (off_t at = 0; bytes != NULL && at < status.st_size;) {
-            ssize_t got = read(file, bytes + at, (size_t)(status.st_size - at));
-            if (got <= 0) {
-                free(bytes);
-                bytes = NULL;
-            }
-            at += got;
-        }
-    }
-    if (file >= 0) {
-        close(file);
-    }
-    return bytes;
-}
-
 WH_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
-    void *bytes = fname == NULL ? NULL : read_file(fname);
-    if (bytes == NULL) {
-        return fname == NULL ? WH_DRIVER_INVALID_VALUE : WH_DRIVER_FILE_NOT_FOUND;
-    }
-    CUresult status = cuModuleLoadData(module, bytes);
-    free(bytes);
-    return status;
+    int status = wh_driver_current();
+    return status != 0 ? status
+                       : WH_DRIVER(cudaLibraryLoadFromFile((cudaLibrary_t *)(void *)module, fname,
+                                                           NULL, NULL, 0, NULL, NULL, 0));
 }
 
 WH_EXPORT CUresult cuModuleUnload(CUmodule hmod)

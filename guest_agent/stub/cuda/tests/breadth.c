@@ -232,7 +232,7 @@ static void graph_memory(void)
     cudaGraph_t graph = NULL;
     cudaGraph_t clone = NULL;
     cudaGraphExec_t exec = NULL;
-    cudaGraphNode_t nodes[4];
+    cudaGraphNode_t nodes[4] = {NULL};
     struct wh_cuda_kernel_node scaled = scale_node(arguments);
     const struct wh_cuda_host_node function = {(void *)tell, &told};
     OK(cudaStreamCreateWithFlags(&stream, 1));
@@ -570,8 +570,6 @@ static void boxes(void)
     say("%02x %02x", to[(HOST_HEIGHT + HEIGHT - 2) * HOST_PITCH], to[0]);
     check(to[(HEIGHT - 1) * HOST_PITCH] == from[(HEIGHT - 1) * HOST_PITCH],
           "rows that are left out");
-    IS(cudaMemcpy3D(NULL), 1);
-    (void)cudaGetLastError();
     OK(cudaMemset2DAsync(a.pointer, a.pitch, 0x11, WIDTH, 2, stream));
     OK(cudaMemcpy2DAsync(to, HOST_PITCH, a.pointer, a.pitch, WIDTH, 3, TO_HOST, stream));
     OK(cudaStreamSynchronize(stream));
@@ -757,8 +755,6 @@ static void launches(void)
     how.grid.x = 0;
     check(cudaLaunchKernelExC(&how, scale, arguments) != 0, "an empty grid");
     (void)cudaGetLastError();
-    IS(cudaLaunchKernelExC(NULL, scale, arguments), 1);
-    (void)cudaGetLastError();
     OK(cudaFree(x));
     OK(cudaStreamDestroy(stream));
 }
@@ -780,6 +776,20 @@ static void priorities(void)
     check(got == greatest, "the greatest priority");
     OK(cudaStreamGetFlags(high, &flags));
     say("%d to %d, flags %u", least, greatest, flags);
+    /* Attributes of streams: a priority, a policy of waiting. */
+    char value[64] = {0};
+    const int policy = 2;
+    OK(cudaStreamGetAttribute(high, 8, value));
+    memcpy(&got, value, sizeof(got));
+    check(got == greatest, "the priority as an attribute");
+    memset(value, 0, sizeof(value));
+    memcpy(value, &policy, sizeof(policy));
+    OK(cudaStreamSetAttribute(high, 3, value));
+    OK(cudaStreamCopyAttributes(low, high));
+    memset(value, 0, sizeof(value));
+    OK(cudaStreamGetAttribute(low, 3, value));
+    memcpy(&got, value, sizeof(got));
+    say("policy %d", got);
     OK(cudaStreamDestroy(low));
     OK(cudaStreamDestroy(high));
 }
