@@ -659,6 +659,10 @@ static void run_fill(struct operation *operation)
 {
     for (size_t row = 0; row < operation->height; row++) {
         char *at = operation->dst + row * operation->dst_pitch;
+        if (operation->element_bytes == 1) {
+            memset(at, operation->value, operation->width);
+            continue;
+        }
         for (size_t i = 0; i < operation->width; i++) {
             memcpy(at + i * operation->element_bytes, &operation->value, operation->element_bytes);
         }
@@ -1419,8 +1423,8 @@ EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 {
     (void)shared_bytes;
     (void)flags;
-    if (find_kernel(function) == NULL || block_size <= 0) {
-        return done(block_size <= 0 ? VALUE : FUNCTION);
+    if (find_kernel(function) == NULL || block_size <= 0 || blocks == NULL) {
+        return done(block_size <= 0 || blocks == NULL ? VALUE : FUNCTION);
     }
     *blocks = 2048 / block_size;
     return done(0);

@@ -565,21 +565,22 @@ static int ask_nodes(int what, const void *of, const uint64_t *fresh, uint64_t f
 }
 
 /*
- * All nodes that something has, to be freed; owner: the graph that the new ones of them end with.
- * The handles for nodes that had none are chosen here, as all are.
+ * How many nodes something has, and (wanted) all of them, to be freed; owner: the graph that the
+ * new ones of them end with. The handles for nodes that had none are chosen here, as all are.
  */
-static int list(int what, const void *of, uint64_t owner, uint64_t **found, size_t *count)
+static int list(int what, const void *of, uint64_t owner, bool wanted, uint64_t **found,
+                size_t *count)
 {
     uint64_t counts[2] = {0, 0}; /* nodes, fresh handles that were taken for some */
     int status = ask_nodes(what, of, NULL, 0, NULL, counts);
     uint64_t room = counts[0];
     *found = NULL;
-    *count = 0;
-    if (status == 0 && room > WH_CUDA_LIST_MAX) {
+    *count = status == 0 ? room : 0;
+    if (status == 0 && wanted && room > WH_CUDA_LIST_MAX) {
         static int said;
         status = wh_cuda_unsupported(&wh_cudart_api, "a list of so many nodes", &said);
     }
-    if (status != 0 || room == 0) {
+    if (status != 0 || room == 0 || !wanted) {
         return status;
     }
     uint64_t *fresh = calloc(room, sizeof(*fresh));
@@ -623,10 +624,10 @@ static int list_to(int what, const void *of, uint64_t owner, cudaGraphNode_t *no
     if (count_of == NULL) {
         return WH_CUDA_INVALID_VALUE;
     }
-    int status = list(what, of, owner, &handles, &count);
+    int status = list(what, of, owner, nodes != NULL, &handles, &count);
     if (status == 0) {
         give(nodes, *count_of, handles, count);
-        if (edges != NULL) {
+        if (nodes != NULL && edges != NULL) {
             memset(edges, 0, *count_of * EDGE_BYTES); /* others than plain ones are an error */
         }
         *count_of = nodes == NULL || count < *count_of ? count : *count_of;
@@ -688,12 +689,12 @@ WH_EXPORT cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t *from
         !wh_cuda_handle_live(graph, WH_KIND_GRAPH)) {
         return done(WH_CUDA_INVALID_VALUE);
     }
-    int status = list(WH_CUDA_LIST_EDGES, graph, number_of(graph), &handles, &count);
+    int status = list(WH_CUDA_LIST_EDGES, graph, number_of(graph), from != NULL, &handles, &count);
     if (status == 0) {
         count /= 2;
         give(from, *count_of, handles, count);
         give(to, *count_of, handles == NULL ? NULL : handles + count, count);
-        if (edges != NULL) {
+        if (from != NULL && edges != NULL) {
             memset(edges, 0, *count_of * EDGE_BYTES);
         }
         *count_of = from == NULL || count < *count_of ? count : *count_of;

@@ -262,6 +262,13 @@ WH_EXPORT cudaError_t cudaFuncGetParamInfo(const void *function, size_t index, s
     return wh_cuda_done(&wh_cudart_api, status);
 }
 
+/* Of a kernel whose attributes were set the answer is another than before. */
+static int ask_occupancy(struct wh_call *call, const struct wh_kernel *kernel)
+{
+    bool set = __atomic_load_n(&kernel->settings_known, __ATOMIC_ACQUIRE) != 0;
+    return set ? wh_cuda_call(call, &wh_cudart_api) : wh_cuda_call_pure(call, &wh_cudart_api);
+}
+
 WH_EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     int *blocks, const void *function, int block_size, size_t shared_bytes, unsigned int flags)
 {
@@ -281,7 +288,7 @@ WH_EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     wh_put_u64(&call, shared_bytes);
     wh_put_u64(&call, flags);
     wh_put_out(&call, sizeof(*blocks), true);
-    status = wh_cuda_call_pure(&call, &wh_cudart_api);
+    status = ask_occupancy(&call, kernel);
     if (status == 0) {
         (void)wh_get_out(&call, blocks, sizeof(*blocks));
     }
@@ -317,7 +324,7 @@ WH_EXPORT cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *size_byt
     wh_put_u64(&call, (uint64_t)blocks);
     wh_put_u64(&call, (uint64_t)block_size);
     wh_put_out(&call, sizeof(*size_bytes), true);
-    status = wh_cuda_call_pure(&call, &wh_cudart_api);
+    status = ask_occupancy(&call, kernel);
     if (status == 0) {
         (void)wh_get_out(&call, size_bytes, sizeof(*size_bytes));
     }

@@ -390,13 +390,14 @@ static cudaGraph_t fill_and_scale(int *x, unsigned value, void **arguments, bool
     cudaGraph_t graph = NULL;
     cudaGraphNode_t fill = NULL;
     cudaGraphNode_t scale = NULL;
+    cudaGraphNode_t last = NULL;
     const struct wh_cuda_fill filled = fill_of(x, value);
     const struct wh_cuda_kernel_node scaled = scale_node(arguments);
     OK(cudaGraphCreate(&graph, 0));
     OK(cudaGraphAddMemsetNode(&fill, graph, NULL, 0, &filled));
     OK(cudaGraphAddKernelNode(&scale, graph, &fill, 1, &scaled));
     if (more) {
-        OK(cudaGraphAddKernelNode(&scale, graph, &scale, 1, &scaled));
+        OK(cudaGraphAddKernelNode(&last, graph, &scale, 1, &scaled));
     }
     return graph;
 }
@@ -678,6 +679,7 @@ static void functions(void)
     void *arguments[] = {&x, &factor, &shift, &n};
     int most = 0;
     int dynamic = 0;
+    int blocks = -1;
     size_t offset = 0;
     size_t size = 0;
     OK(cudaFuncGetAttributes(attributes, scale));
@@ -689,7 +691,11 @@ static void functions(void)
     const struct wh_dim3 block = {256, 1, 1};
     IS(cudaLaunchKernel(scale, grid, block, arguments, 60000, NULL), 1);
     (void)cudaGetLastError();
+    int before = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, scale, 256, 60000);
+    say("before: %d, %d blocks", before, blocks);
     OK(cudaFuncSetAttribute(scale, DYNAMIC, 60000));
+    OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, scale, 256, 60000));
+    say("after: %d blocks", blocks);
     OK(cudaFuncGetAttributes(attributes, scale));
     memcpy(&dynamic, attributes + DYNAMIC_AT, sizeof(dynamic));
     say("dynamic %d", dynamic);
