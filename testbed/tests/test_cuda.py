@@ -34,6 +34,16 @@ library.cudaGetErrorName.restype = ctypes.c_char_p
 print(getattr(library, sys.argv[1])(), library.cudaPeekAtLastError())
 print(getattr(library, sys.argv[1])(), library.cudaGetLastError(), library.cudaGetLastError())
 """
+#: Whether kernels may use the host's pointer to registered memory, by attribute and by property.
+PROMISED = """
+import ctypes
+library = ctypes.CDLL("libcudart.so.13")
+value = ctypes.c_int(7)
+assert library.cudaDeviceGetAttribute(ctypes.byref(value), 91, 0) == 0
+properties = ctypes.create_string_buffer(1008)
+assert library.cudaGetDeviceProperties(properties, 0) == 0
+print(value.value, int.from_bytes(properties.raw[664:668], "little"))
+"""
 LOADING = """
 import _ctypes, ctypes
 for _ in range(1000):
@@ -154,6 +164,18 @@ def test_an_export_that_is_not_forwarded_says_so(
         done = run([sys.executable, "-c", ASK, function], environment)
     assert done.stdout.split() == ["801", "801", "801", "801", "0"], done.stderr
     assert done.stderr.count(f"{function} of libcudart.so.13 is not forwarded yet") == 1
+
+
+def test_the_device_promises_nothing_that_is_not_forwarded(
+    client: CudaClient, tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-c", PROMISED]
+    native = run(argv, {"LD_LIBRARY_PATH": str(client.double)})
+    with cuda_serving(system("wormhole"), double_config(client), tmp_path) as (_, environment):
+        forwarded = run(argv, environment)
+    assert (native.stdout.split(), forwarded.stdout.split()) == (["1", "1"], ["0", "0"]), (
+        native.stderr + forwarded.stderr
+    )
 
 
 def test_a_worker_takes_no_double_by_itself(client: CudaClient, tmp_path: Path) -> None:

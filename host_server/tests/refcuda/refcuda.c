@@ -1588,6 +1588,8 @@ EXPORT cudaError_t cudaGetDeviceProperties(void *properties, int device)
     snprintf(properties, 256, "Reference device of the tests (no accelerator)");
     const size_t memory_bytes = MEMORY_BYTES;
     memcpy((char *)properties + 288, &memory_bytes, sizeof(memory_bytes));
+    const int yes = 1;
+    memcpy((char *)properties + 664, &yes, sizeof(yes)); /* attribute 91 */
     return done(0);
 }
 
@@ -1596,7 +1598,8 @@ EXPORT cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int device)
     if (device != 0 || attribute <= 0 || attribute > 200) {
         return done(device != 0 ? DEVICE : VALUE);
     }
-    *value = attribute == 1 ? 1024 : attribute == 75 ? 1 : 0; /* threads of a block, capability */
+    /* Threads of a block, capability, registered memory by the host's pointer. */
+    *value = attribute == 1 ? 1024 : attribute == 75 || attribute == 91 ? 1 : 0;
     return done(0);
 }
 

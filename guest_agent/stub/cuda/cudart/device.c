@@ -16,6 +16,26 @@
 #define TEXT_BYTES 256u
 #define OWN_VERSION 13000 /* of the library that this one stands in for */
 
+/* What the device can do and the forwarding cannot: a program that asks is told so, by attribute
+ * and by where the properties have it. The program's own memory is not the device's, whether it is
+ * registered or not; no memory and no event is shared with another process or device. */
+static const struct {
+    int attribute;
+    uint16_t offset;
+} hidden[] = {
+    {83, 636},  /* managed memory */
+    {88, 652},  /* kernels that reach pageable memory */
+    {89, 656},  /* managed memory from both sides at a time */
+    {91, 664},  /* registered memory by the host's pointer */
+    {100, 680}, /* pageable memory by the host's page tables */
+    {101, 684}, /* managed memory from the host without migration */
+    {116, 724}, /* other devices that reach its memory */
+    {119, 736}, /* handles of pools for other processes: kinds */
+    {121, 740}, /* arrays that are mapped later */
+    {125, 744}, /* events of other processes */
+};
+#define HIDDEN_COUNT (sizeof(hidden) / sizeof(hidden[0]))
+
 WH_FORK_LOCK(device_lock);
 static int device_count = -1;
 static uint8_t *properties[DEVICES_MAX];
@@ -101,6 +121,22 @@ WH_EXPORT cudaError_t cudaSetDevice(int device)
     return wh_cuda_done(&wh_cudart_api, status);
 }
 
+static void hide_properties(uint8_t *of_device)
+{
+    for (size_t i = 0; i < HIDDEN_COUNT; i++) {
+        memset(of_device + hidden[i].offset, 0, sizeof(int));
+    }
+}
+
+static bool is_hidden(int attribute)
+{
+    bool found = false;
+    for (size_t i = 0; i < HIDDEN_COUNT; i++) {
+        found = found || hidden[i].attribute == attribute;
+    }
+    return found;
+}
+
 WH_EXPORT cudaError_t cudaGetDeviceProperties(void *result, int device)
 {
     WH_API_CALL();
@@ -123,6 +159,7 @@ WH_EXPORT cudaError_t cudaGetDeviceProperties(void *result, int device)
     status = wh_cuda_call(&call, &wh_cudart_api);
     if (status == 0) {
         (void)wh_get_out(&call, result, WH_CUDA_PROPERTIES_BYTES);
+        hide_properties(result);
         uint8_t *copy = malloc(WH_CUDA_PROPERTIES_BYTES);
         uint8_t *none = NULL;
         if (copy != NULL) {
@@ -153,6 +190,9 @@ WH_EXPORT cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int devi
     int *values[] = {value};
     const uint64_t arguments[] = {(uint64_t)attribute, (uint64_t)device};
     int status = ask(WH_OP_cudaDeviceGetAttribute, values, 1, arguments, 2);
+    if (status == 0 && is_hidden(attribute)) {
+        *value = 0;
+    }
     if (status == 0 && can_keep) {
         attributes[device][attribute].value = *value;
         __atomic_store_n(&attributes[device][attribute].known, true, __ATOMIC_RELEASE);
