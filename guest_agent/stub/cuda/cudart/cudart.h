@@ -84,8 +84,6 @@ struct wh_mover *wh_mover_new(const struct wh_cuda_copy *copy, bool out);
 void *wh_mover_bytes(const struct wh_mover *mover);
 void wh_mover_run(void *mover);
 void wh_mover_end(void *mover);
-/* Gives back the pinned memory of those that have ended. Waits for the device. */
-void wh_movers_settle(void);
 
 /* The parameters of a launch, by the kernel's layout. */
 void wh_put_parameters(struct wh_call *call, const struct wh_kernel *kernel, void **arguments);

@@ -146,7 +146,6 @@ WH_EXPORT cudaError_t cudaGraphDestroy(cudaGraph_t graph)
         free(known->nodes);
         free(known);
     }
-    wh_movers_settle();
     return done(status);
 }
 

@@ -2,15 +2,17 @@
  * mover.c - copies of the client's own memory that a graph makes at each launch: a host function
  * moves the bytes between that memory and a pinned buffer, which the device copies from or to.
  *
- * A buffer of a graph that has ended waits here for the next one, or for a thread of the program's:
- * to give pinned memory back is to wait for the device, and the thread in which a graph ends is the
- * one that runs host functions, for which the device may be waiting.
+ * A buffer of a graph that has ended waits here for the next one. To give pinned memory back is to
+ * wait for the device, which may be waiting for a host function: so the thread that runs those
+ * never does it, and a thread of the program's only where it would wait for memory anyway.
  */
 #include "cudart.h"
 
 #include <stdlib.h>
 
 #include "fork_lock.h"
+
+#define IDLE_BYTES_MAX ((size_t)32 << 20)
 
 struct wh_mover {
     struct wh_mover *next; /* of those that have ended */
@@ -23,15 +25,20 @@ struct wh_mover {
 
 WH_FORK_LOCK(mover_lock);
 static struct wh_mover *idle;
+static size_t idle_bytes;
 
+/* One that is large enough, but not much too large. */
 static struct wh_mover *take_idle(size_t size_bytes)
 {
     struct wh_mover *found = NULL;
     pthread_mutex_lock(&mover_lock);
-    for (struct wh_mover **link = &idle; *link != NULL && found == NULL; link = &(*link)->next) {
-        if ((*link)->serial == wh_cuda_session() && (*link)->size_bytes == size_bytes) {
-            found = *link;
-            *link = found->next;
+    for (struct wh_mover **link = &idle; *link != NULL; link = &(*link)->next) {
+        struct wh_mover *this = *link;
+        if (this->serial == wh_cuda_session() && this->size_bytes >= size_bytes &&
+            this->size_bytes / 2 <= size_bytes) {
+            found = this;
+            *link = this->next;
+            idle_bytes -= this->size_bytes;
             break;
         }
     }
@@ -39,9 +46,26 @@ static struct wh_mover *take_idle(size_t size_bytes)
     return found;
 }
 
+/* Gives back the memory of all that have ended. */
+static void drop_idle(void)
+{
+    pthread_mutex_lock(&mover_lock);
+    struct wh_mover *ended = idle;
+    idle = NULL;
+    idle_bytes = 0;
+    pthread_mutex_unlock(&mover_lock);
+    while (ended != NULL) {
+        struct wh_mover *next = ended->next;
+        if (ended->serial == wh_cuda_session()) {
+            (void)cudaFreeHost(ended->bytes);
+        }
+        free(ended);
+        ended = next;
+    }
+}
+
 static struct wh_mover *make(size_t size_bytes)
 {
-    int last_error = wh_cuda_thread()->last_error;
     struct wh_mover *mover = calloc(1, sizeof(*mover));
     if (mover == NULL) {
         return NULL;
@@ -53,11 +77,29 @@ static struct wh_mover *make(size_t size_bytes)
         (void)cudaFreeHost(mover->bytes);
         status = WH_CUDA_MEMORY_ALLOCATION;
     }
-    wh_cuda_thread()->last_error = last_error;
     if (status != 0) {
         free(mover);
         return NULL;
     }
+    return mover;
+}
+
+/* Errors of making room are not the program's. */
+static struct wh_mover *find_or_make(size_t size_bytes)
+{
+    int last_error = wh_cuda_thread()->last_error;
+    struct wh_mover *mover = take_idle(size_bytes);
+    if (mover == NULL) {
+        if (__atomic_load_n(&idle_bytes, __ATOMIC_RELAXED) > IDLE_BYTES_MAX) {
+            drop_idle();
+        }
+        mover = make(size_bytes);
+    }
+    if (mover == NULL) {
+        drop_idle();
+        mover = make(size_bytes);
+    }
+    wh_cuda_thread()->last_error = last_error;
     return mover;
 }
 
@@ -70,8 +112,7 @@ struct wh_mover *wh_mover_new(const struct wh_cuda_copy *copy, bool out)
         !wh_cuda_shares_addresses()) {
         return NULL;
     }
-    struct wh_mover *mover = take_idle(size_bytes);
-    mover = mover != NULL ? mover : make(size_bytes);
+    struct wh_mover *mover = find_or_make(size_bytes);
     if (mover != NULL) {
         mover->next = NULL;
         mover->copy = *copy;
@@ -112,23 +153,6 @@ void wh_mover_end(void *argument)
     pthread_mutex_lock(&mover_lock);
     mover->next = idle;
     idle = mover;
+    idle_bytes += mover->size_bytes;
     pthread_mutex_unlock(&mover_lock);
-}
-
-void wh_movers_settle(void)
-{
-    pthread_mutex_lock(&mover_lock);
-    struct wh_mover *ended = idle;
-    idle = NULL;
-    pthread_mutex_unlock(&mover_lock);
-    while (ended != NULL) {
-        struct wh_mover *next = ended->next;
-        if (ended->serial == wh_cuda_session()) {
-            int last_error = wh_cuda_thread()->last_error;
-            (void)cudaFreeHost(ended->bytes);
-            wh_cuda_thread()->last_error = last_error;
-        }
-        free(ended);
-        ended = next;
-    }
 }
