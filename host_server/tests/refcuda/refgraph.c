@@ -27,6 +27,8 @@ struct ref_node {
     enum kind kind;
     struct operation *operation; /* NULL: does nothing */
     struct wh_cuda_fill fill;
+    struct wh_cuda_kernel_node kernel; /* its arguments are in the operation */
+    struct wh_cuda_copy copy;
     const void *function; /* KERNEL */
     cudaEvent_t event;
     struct ref_graph *child;
@@ -217,8 +219,20 @@ EXPORT cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *node, cudaGraph_t gra
     error = error != 0 ? error : add(node, graph, dependencies, count, KERNEL, operation);
     if (error == 0) {
         node_at(*node)->function = params->function;
+        node_at(*node)->kernel = *params;
     }
     return ref_done(error);
+}
+
+EXPORT cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node,
+                                                struct wh_cuda_kernel_node *params)
+{
+    if (node_at(node)->kind != KERNEL) {
+        return ref_done(VALUE);
+    }
+    *params = node_at(node)->kernel;
+    params->arguments = node_at(node)->operation->parameters;
+    return ref_done(0);
 }
 
 EXPORT cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t *node, cudaGraph_t graph,
@@ -227,7 +241,28 @@ EXPORT cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t *node, cudaGraph_t gra
 {
     struct operation *operation = NULL;
     int error = copy == NULL ? VALUE : ref_copy_operation(copy, &operation);
-    return ref_done(error != 0 ? error : add(node, graph, dependencies, count, COPY, operation));
+    error = error != 0 ? error : add(node, graph, dependencies, count, COPY, operation);
+    if (error == 0) {
+        node_at(*node)->copy = *copy;
+    }
+    return ref_done(error);
+}
+
+EXPORT cudaError_t cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct wh_cuda_copy *copy)
+{
+    *copy = node_at(node)->copy;
+    return ref_done(node_at(node)->kind == COPY ? 0 : VALUE);
+}
+
+EXPORT cudaError_t cudaGraphHostNodeGetParams(cudaGraphNode_t node,
+                                              struct wh_cuda_host_node *params)
+{
+    const struct operation *operation = node_at(node)->operation;
+    if (node_at(node)->kind != FUNCTION_NODE) {
+        return ref_done(VALUE);
+    }
+    *params = (struct wh_cuda_host_node){(void *)operation->function, operation->data};
+    return ref_done(0);
 }
 
 static struct wh_cuda_copy line(void *dst, const void *src, size_t bytes, int kind)
@@ -483,7 +518,11 @@ EXPORT cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node,
                                                 const struct wh_cuda_kernel_node *params)
 {
     struct operation *operation = NULL;
-    return set_operation(node_at(node), KERNEL, kernel_operation(params, &operation), operation);
+    int error = kernel_operation(params, &operation);
+    if (error == 0) {
+        node_at(node)->kernel = *params;
+    }
+    return set_operation(node_at(node), KERNEL, error, operation);
 }
 
 EXPORT cudaError_t cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node,

@@ -10,14 +10,28 @@
 
 #include "fork_lock.h"
 
-enum { KIND_MEMCPY = 1, ANY_DIRECTION = 4 };
+/* Of nodes, as the runtime has them. */
+enum { KIND_KERNEL = 0, KIND_MEMCPY = 1, KIND_HOST = 3 };
+enum { ANY_DIRECTION = 4 };
 #define INSTANTIATE_UPLOAD 2u /* before the first launch */
 #define EDGE_BYTES 8u
+#define ARGUMENT_ALIGN ((size_t)16)
+
+/* What the program gave for a node. */
+struct given {
+    enum { GIVEN_KERNEL, GIVEN_COPY, GIVEN_FUNCTION } kind;
+    union {
+        struct wh_cuda_kernel_node kernel; /* its arguments lie behind */
+        struct wh_cuda_copy copy;
+        struct wh_cuda_host_node function;
+    };
+};
 
 struct node {
     uint64_t handle;
-    bool
-        moves; /* copies memory of the client's: the real library has a graph of two in its place */
+    /* Copies memory of the client's: the real library has a graph of two nodes in its place. */
+    bool moves;
+    struct given *given; /* NULL: captured, cloned, or of another kind */
 };
 
 struct graph {
@@ -59,7 +73,8 @@ static struct graph *graph_of(uint64_t handle)
     return graph;
 }
 
-static void keep_node(uint64_t handle, cudaGraph_t of, bool moves)
+/* Takes what was given. */
+static void keep_node(uint64_t handle, cudaGraph_t of, bool moves, struct given *given)
 {
     pthread_mutex_lock(&graph_lock);
     struct graph *graph = graph_of(number_of(of));
@@ -72,32 +87,85 @@ static void keep_node(uint64_t handle, cudaGraph_t of, bool moves)
         }
     }
     if (graph != NULL && graph->count < graph->capacity) {
-        graph->nodes[graph->count++] = (struct node){handle, moves};
+        graph->nodes[graph->count++] = (struct node){handle, moves, given};
+        given = NULL;
     }
     pthread_mutex_unlock(&graph_lock);
+    free(given);
 }
 
 void wh_graph_keeps(uint64_t node, cudaGraph_t graph)
 {
-    keep_node(node, graph, false);
+    keep_node(node, graph, false, NULL);
 }
 
-/* The graph that a node is known to be of (0: none), and whether it moves the client's bytes. */
-static uint64_t owner_of(cudaGraphNode_t node, bool *moves)
+/* With the lock held. NULL: not known. *owner: its graph. */
+static struct node *node_of(cudaGraphNode_t handle, uint64_t *owner)
 {
-    uint64_t owner = 0;
-    *moves = false;
-    pthread_mutex_lock(&graph_lock);
-    for (const struct graph *graph = graphs; graph != NULL && owner == 0; graph = graph->next) {
-        for (size_t i = 0; i < graph->count && owner == 0; i++) {
-            if (graph->nodes[i].handle == number_of(node)) {
-                owner = graph->handle;
-                *moves = graph->nodes[i].moves;
+    struct node *found = NULL;
+    for (const struct graph *graph = graphs; graph != NULL && found == NULL; graph = graph->next) {
+        for (size_t i = 0; i < graph->count && found == NULL; i++) {
+            if (graph->nodes[i].handle == number_of(handle)) {
+                found = &graph->nodes[i];
+                *owner = graph->handle;
             }
         }
     }
+    return found;
+}
+
+/* The graph that a node is known to be of (0: none), and whether it moves the client's bytes. */
+static uint64_t owner_of(cudaGraphNode_t handle, bool *moves)
+{
+    uint64_t owner = 0;
+    pthread_mutex_lock(&graph_lock);
+    const struct node *node = node_of(handle, &owner);
+    *moves = node != NULL && node->moves;
     pthread_mutex_unlock(&graph_lock);
     return owner;
+}
+
+/* Takes what was given in the place of what was. */
+static void give_anew(cudaGraphNode_t handle, struct given *given)
+{
+    uint64_t owner = 0;
+    pthread_mutex_lock(&graph_lock);
+    struct node *node = node_of(handle, &owner);
+    if (node != NULL && node->given != NULL) {
+        struct given *before = node->given;
+        node->given = given;
+        given = before;
+    }
+    pthread_mutex_unlock(&graph_lock);
+    free(given);
+}
+
+static int find_given(cudaGraphNode_t handle, int kind, struct given *found)
+{
+    static int said;
+    uint64_t owner = 0;
+    if (!wh_cuda_handle_live(handle, WH_KIND_GRAPH_NODE)) {
+        return WH_CUDA_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&graph_lock);
+    const struct node *node = node_of(handle, &owner);
+    bool known = node != NULL && node->given != NULL;
+    bool right = known && (int)node->given->kind == kind;
+    if (right) {
+        *found = *node->given;
+    }
+    pthread_mutex_unlock(&graph_lock);
+    if (!known) {
+        static const int types[] = {KIND_KERNEL, KIND_MEMCPY, KIND_HOST};
+        int type = -1;
+        int status = cudaGraphNodeGetType(handle, &type);
+        if (status != 0 || type != types[kind]) {
+            return status != 0 ? status : WH_CUDA_INVALID_VALUE;
+        }
+        return wh_cuda_unsupported(&wh_cudart_api, "what a node that was captured or cloned does",
+                                   &said);
+    }
+    return right ? 0 : WH_CUDA_INVALID_VALUE;
 }
 
 /* Takes its record out; NULL: no nodes of it are known. */
@@ -142,6 +210,9 @@ WH_EXPORT cudaError_t cudaGraphDestroy(cudaGraph_t graph)
     }
     wh_cuda_handle_end(number_of(graph));
     free(handles);
+    for (size_t i = 0; i < count; i++) {
+        free(known->nodes[i].given);
+    }
     if (known != NULL) {
         free(known->nodes);
         free(known);
@@ -210,16 +281,18 @@ static int begin_node(struct wh_call *call, uint16_t opcode, cudaGraphNode_t *ne
     return 0;
 }
 
+/* Takes what was given. */
 static int end_node(struct wh_call *call, uint64_t handle, cudaGraphNode_t *new_node,
-                    cudaGraph_t graph, bool moves)
+                    cudaGraph_t graph, bool moves, struct given *given)
 {
     int status = wh_cuda_call(call, &wh_cudart_api);
     wh_call_end(call);
     if (status == 0) {
         *new_node = (cudaGraphNode_t)(void *)(uintptr_t)handle;
-        keep_node(handle, graph, moves);
+        keep_node(handle, graph, moves, given);
     } else {
         wh_cuda_handle_end(handle);
+        free(given);
     }
     return status;
 }
@@ -240,6 +313,58 @@ static int kernel_of(const struct wh_cuda_kernel_node *params, struct wh_kernel 
         status = WH_CUDA_INVALID_VALUE;
     }
     return status;
+}
+
+static size_t aligned(size_t size_bytes)
+{
+    return (size_bytes + ARGUMENT_ALIGN - 1) & ~(ARGUMENT_ALIGN - 1);
+}
+
+/* The arguments' values with it: the program's own may change. NULL without memory. */
+static struct given *give_kernel(const struct wh_cuda_kernel_node *params,
+                                 const struct wh_kernel *kernel)
+{
+    size_t count = kernel->parameter_count;
+    size_t begin = aligned(sizeof(struct given) + count * sizeof(void *));
+    size_t end = begin;
+    for (size_t i = 0; i < count; i++) {
+        end += aligned(kernel->parameters[i].size_bytes);
+    }
+    struct given *given = calloc(1, end);
+    if (given == NULL) {
+        return NULL;
+    }
+    void **arguments = (void **)(void *)(given + 1);
+    char *value = (char *)given + begin;
+    for (size_t i = 0; i < count; i++) {
+        arguments[i] = value;
+        memcpy(value, params->arguments[i], kernel->parameters[i].size_bytes);
+        value += aligned(kernel->parameters[i].size_bytes);
+    }
+    given->kind = GIVEN_KERNEL;
+    given->kernel = *params;
+    given->kernel.arguments = arguments;
+    return given;
+}
+
+static struct given *give_copy(const struct wh_cuda_copy *copy)
+{
+    struct given *given = calloc(1, sizeof(*given));
+    if (given != NULL) {
+        given->kind = GIVEN_COPY;
+        given->copy = *copy;
+    }
+    return given;
+}
+
+static struct given *give_function(const struct wh_cuda_host_node *params)
+{
+    struct given *given = calloc(1, sizeof(*given));
+    if (given != NULL) {
+        given->kind = GIVEN_FUNCTION;
+        given->function = *params;
+    }
+    return given;
 }
 
 static void put_kernel(struct wh_call *call, const struct wh_cuda_kernel_node *params,
@@ -266,7 +391,7 @@ WH_EXPORT cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *new_node, cudaGrap
     }
     if (status == 0) {
         put_kernel(&call, params, kernel);
-        status = end_node(&call, handle, new_node, graph, false);
+        status = end_node(&call, handle, new_node, graph, false, give_kernel(params, kernel));
     }
     return done(status);
 }
@@ -289,6 +414,9 @@ static int set_kernel(uint16_t opcode, cudaGraphExec_t exec, cudaGraphNode_t nod
         status = wh_cuda_call(&call, &wh_cudart_api);
         wh_call_end(&call);
     }
+    if (status == 0 && exec == NULL) {
+        give_anew(node, give_kernel(params, kernel));
+    }
     return status;
 }
 
@@ -307,6 +435,18 @@ WH_EXPORT cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cud
         return done(WH_CUDA_INVALID_VALUE);
     }
     return done(set_kernel(WH_OP_cudaGraphExecKernelNodeSetParams, exec, node, params));
+}
+
+WH_EXPORT cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node,
+                                                   struct wh_cuda_kernel_node *params)
+{
+    WH_API_CALL();
+    struct given given;
+    int status = params == NULL ? WH_CUDA_INVALID_VALUE : find_given(node, GIVEN_KERNEL, &given);
+    if (status == 0) {
+        *params = given.kernel;
+    }
+    return done(status);
 }
 
 /* Copies. */
@@ -408,7 +548,7 @@ static int add_copy(cudaGraphNode_t *new_node, cudaGraph_t graph,
                           : from_client ? WH_CUDA_COPY_MOVED_IN
                                         : WH_CUDA_COPY_MOVED_OUT);
         wh_put_u64(&call, cell);
-        status = end_node(&call, handle, new_node, graph, moves);
+        status = end_node(&call, handle, new_node, graph, moves, give_copy(wanted));
     }
     if (status != 0 && moves) {
         wh_host_function_drop(id);
@@ -472,7 +612,21 @@ static int set_copy(uint16_t opcode, cudaGraphExec_t exec, cudaGraphNode_t node,
         status = wh_cuda_call(&call, &wh_cudart_api);
         wh_call_end(&call);
     }
+    if (status == 0 && exec == NULL) {
+        give_anew(node, give_copy(copy));
+    }
     return status;
+}
+
+WH_EXPORT cudaError_t cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct wh_cuda_copy *copy)
+{
+    WH_API_CALL();
+    struct given given;
+    int status = copy == NULL ? WH_CUDA_INVALID_VALUE : find_given(node, GIVEN_COPY, &given);
+    if (status == 0) {
+        *copy = given.copy;
+    }
+    return done(status);
 }
 
 WH_EXPORT cudaError_t cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node,
@@ -531,10 +685,22 @@ WH_EXPORT cudaError_t cudaGraphAddHostNode(cudaGraphNode_t *new_node, cudaGraph_
                         &handle);
     if (status == 0) {
         wh_put_u64(&call, cell);
-        status = end_node(&call, handle, new_node, graph, false);
+        status = end_node(&call, handle, new_node, graph, false, give_function(params));
     }
     if (status != 0) {
         wh_host_function_drop(id);
+    }
+    return done(status);
+}
+
+WH_EXPORT cudaError_t cudaGraphHostNodeGetParams(cudaGraphNode_t node,
+                                                 struct wh_cuda_host_node *params)
+{
+    WH_API_CALL();
+    struct given given;
+    int status = params == NULL ? WH_CUDA_INVALID_VALUE : find_given(node, GIVEN_FUNCTION, &given);
+    if (status == 0) {
+        *params = given.function;
     }
     return done(status);
 }
@@ -592,7 +758,7 @@ static int list(int what, const void *of, uint64_t owner, bool wanted, uint64_t 
                                               : ask_nodes(what, of, fresh, room, handles, counts);
     for (uint64_t i = 0; fresh != NULL && i < room; i++) {
         if (status == 0 && i < counts[1]) {
-            keep_node(fresh[i], (cudaGraph_t)(void *)(uintptr_t)owner, false);
+            keep_node(fresh[i], (cudaGraph_t)(void *)(uintptr_t)owner, false, NULL);
         } else {
             wh_cuda_handle_end(fresh[i]);
         }

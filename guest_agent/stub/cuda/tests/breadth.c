@@ -106,6 +106,12 @@ static void graph_nodes(void)
     struct wh_cuda_fill got;
     OK(cudaGraphMemsetNodeGetParams(fill, &got));
     check(got.dst == a && got.value == 5 && got.width == COUNT, "parameters of a fill");
+    struct wh_cuda_kernel_node got_kernel;
+    OK(cudaGraphKernelNodeGetParams(scale, &got_kernel));
+    say("kernel: %u x %u, factor %d", got_kernel.grid.x, got_kernel.block.x,
+        *(int *)got_kernel.arguments[1]);
+    IS(cudaGraphKernelNodeGetParams(fill, &got_kernel), 1);
+    (void)cudaGetLastError();
     OK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
     for (int i = 0; i < 3; i++) {
         OK(cudaGraphLaunch(exec, stream));
@@ -248,6 +254,12 @@ static void graph_memory(void)
         say("node %d: type %d", i, kind);
     }
     count_nodes(graph);
+    struct wh_cuda_host_node got_function = {NULL, NULL};
+    struct wh_cuda_copy got_copy;
+    OK(cudaGraphHostNodeGetParams(nodes[3], &got_function));
+    check(got_function.function == (void *)tell && got_function.data == &told, "a function");
+    OK(cudaGraphMemcpyNodeGetParams(nodes[0], &got_copy));
+    check(got_copy.src.pointer == in && got_copy.dst.pointer == x, "a copy");
     OK(cudaGraphClone(&clone, graph));
     OK(cudaGraphDestroy(graph));
     OK(cudaGraphInstantiate(&exec, clone, 0));
