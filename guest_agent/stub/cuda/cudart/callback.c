@@ -211,9 +211,10 @@ static void serve_messages(void)
 /* With the lock held: the thread that runs them, and cells if there can be some. */
 static bool prepare(void)
 {
+    bool shares = wh_cuda_shares_addresses(); /* opens the session, if nothing has */
     uint32_t serial = wh_cuda_session();
     int error = 0;
-    if (cells_serial != serial && wh_cuda_shares_addresses()) {
+    if (cells_serial != serial && shares) {
         void *bytes = NULL;
         if (cudaHostAlloc(&bytes, CELLS_BYTES, 0) == 0 && wh_cuda_is_shared(bytes, CELLS_BYTES)) {
             memset(bytes, 0, CELLS_BYTES);
