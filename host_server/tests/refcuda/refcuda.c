@@ -1558,8 +1558,9 @@ EXPORT cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 
 EXPORT cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
+    (void)peer; /* a device is no peer of its own */
     (void)flags;
-    return done(peer == 0 ? DEVICE : DEVICE);
+    return done(DEVICE);
 }
 
 EXPORT cudaError_t cudaGetDeviceCount(int *count)
