@@ -1560,7 +1560,7 @@ EXPORT cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
     (void)peer; /* a device is no peer of its own */
     (void)flags;
-    return done(DEVICE);
+    return done(PEER_UNSUPPORTED);
 }
 
 EXPORT cudaError_t cudaGetDeviceCount(int *count)

@@ -19,6 +19,7 @@ enum {
     SYMBOL = 13,
     FUNCTION = 98,
     DEVICE = 101,
+    PEER_UNSUPPORTED = 217,
     HANDLE = 400,
     NOT_FOUND = 500,
     NOT_READY = 600,

@@ -866,8 +866,8 @@ static void peers(void)
     OK(cudaDeviceCanAccessPeer(&can, 0, 0));
     say("itself %d", can);
     IS(cudaDeviceCanAccessPeer(&can, 0, 1000), 101);
-    IS(cudaDeviceEnablePeerAccess(0, 0), 101);
-    IS(cudaGetLastError(), 101);
+    IS(cudaDeviceEnablePeerAccess(0, 0), 217);
+    IS(cudaGetLastError(), 217);
 }
 
 static const struct test_case cases[] = {
