@@ -435,6 +435,9 @@ static int given(const struct giving *giving, size_t *count)
 
 EXPORT cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
 {
+    if (graph == NULL) {
+        return ref_done(VALUE);
+    }
     struct giving giving = {nodes, *count, 0};
     for (const struct ref_node *node = graph_at(graph)->first; node != NULL; node = node->next) {
         give(&giving, node);
@@ -657,8 +660,8 @@ EXPORT cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 
 EXPORT cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
-    int error = ref_stream(stream) == NULL ? HANDLE : 0;
-    for (size_t i = 0; i < exec_at(exec)->count && error == 0; i++) {
+    int error = exec == NULL ? VALUE : ref_stream(stream) == NULL ? HANDLE : 0;
+    for (size_t i = 0; error == 0 && i < exec_at(exec)->count; i++) {
         const struct item *item = &exec_at(exec)->items[i];
         if (item->enabled && item->kind == RECORD_EVENT) {
             error = cudaEventRecord(item->event, stream);

@@ -129,6 +129,7 @@ static void graph_nodes(void)
     OK(cudaStreamSynchronize(stream));
     check_values(b, 0, 121, "other parameters of what is executable");
     OK(cudaMemset(b, 0, BYTES));
+    OK(cudaDeviceSynchronize());
     OK(cudaGraphExecMemcpyNodeSetParams1D(exec, copy, b + 1, a, 4, ON_DEVICE));
     OK(cudaGraphLaunch(exec, stream));
     OK(cudaStreamSynchronize(stream));
