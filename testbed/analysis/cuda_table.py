@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from testbed.analysis.breakdown import measured, opcode_names, sent
+from testbed.analysis.breakdown import measured, opcode_names
+from testbed.analysis.breakdown import sent as sent_messages
 from testbed.analysis.samples import Group, Run, Sample
 from testbed.analysis.statistics import Interval, paired_ratio, rate_interval
 from testbed.analysis.tables import (
@@ -79,7 +80,7 @@ def tables_of(rows: Sequence[CudaRow]) -> list[tuple[str, list[list[str]]]]:
     speed = [["workload", "native (opt. steps/s)", "wormhole / native", "native / native"]]
     speed[0] += ["wormhole / tcp-sync", "losses"]
     crossing = [["workload", *CROSSING, "launches, executions", "messages for each"]]
-    beginning = [["workload", "native (ms)", "wormhole (ms)", "bytes out", "bytes in"]]
+    beginning = [["workload", "native (ms)", "wormhole (ms)", "bytes out", "most", "bytes in"]]
     for row in rows:
         ratios = map(interval_text, (row.native, row.ratio, row.again, row.over_tcp))
         speed.append([_name(row), *ratios, row.losses])
@@ -136,6 +137,7 @@ def _row(
     native = speeds.get(NATIVE, {})
     ours = [sample for group in groups for sample in group.of(OURS)]
     inner = next((n for s in ours if (n := s.number("optimiser_steps"))), 1.0)
+    instrumented = [s for s in run.instrumented_trials if s.workload == workload and s.counts]
     return CudaRow(
         workload=workload,
         placement=placement,
@@ -152,7 +154,13 @@ def _row(
         },
         executions=None if counts is None else counts[1] / inner,
         per_execution=None if counts is None or not counts[1] else counts[0] / counts[1],
-        beginning={name: _beginning(groups, name) for name in (NATIVE, OURS)},
+        beginning={
+            name: _beginning(
+                [s for group in groups for s in group.of(name) if s.counts],
+                [s for s in instrumented if s.system == name],
+            )
+            for name in (NATIVE, OURS)
+        },
     )
 
 
@@ -186,7 +194,7 @@ def _executions(run: Run) -> dict[tuple[str, str], tuple[float, float]]:
     for trial, warmup_steps, events in measured(run.path, instrumented=True):
         steps = sum(e.get("source") == "program" and e.get("event") == "step" for e in events)
         between = steps - max(warmup_steps, 1)
-        messages = sent(events, warmup_steps, names)
+        messages = sent_messages(events, warmup_steps, names)
         if trial["system"] == OURS and messages and between > 0:
             worked = sum(count for name, count in messages.items() if name in executing)
             place = str(trial["workload"]), str(trial["placement"])
@@ -197,12 +205,12 @@ def _executions(run: Run) -> dict[tuple[str, str], tuple[float, float]]:
     }
 
 
-def _beginning(groups: Sequence[Group], system: str) -> dict[str, float | None]:
+def _beginning(samples: Sequence[Sample], others: Sequence[Sample]) -> dict[str, float | None]:
     """Milliseconds and bytes of how a program begins; `start` is import and context together.
 
-    Medians of times, means of bytes.
+    Medians; `most` is the largest number of bytes, `others` included: device code is kept, so the
+    first trial of all sent it.
     """
-    samples = [s for group in groups for s in group.of(system) if s.counts]
     found: dict[str, float | None] = {}
     for name in ("import", "context", "first_step"):
         times = [ns for sample in samples if (ns := sample.number(f"{name}_ns")) is not None]
@@ -211,8 +219,13 @@ def _beginning(groups: Sequence[Group], system: str) -> dict[str, float | None]:
     known = [found[f"{name}_ms"] for name in ("import", "context")]
     found["start_ms"] = None if None in known else sum(ms for ms in known if ms is not None)
     for name in ("start", "first_step"):
-        found[f"{name}_out"] = _mean(samples, f"{name}_bytes_sent")
-        found[f"{name}_in"] = _mean(samples, f"{name}_bytes_received")
+        for way, metric in (("out", "bytes_sent"), ("in", "bytes_received")):
+            sent, of_others = (
+                [n for s in of if (n := s.number(f"{name}_{metric}")) is not None]
+                for of in (samples, others)
+            )
+            found[f"{name}_{way}"] = median(sent) if sent else None
+            found[f"{name}_{way}_most"] = max([*sent, *of_others], default=None)
     return found
 
 
@@ -220,7 +233,7 @@ def _waits(
     native: Mapping[str, float | None], ours: Mapping[str, float | None], what: str
 ) -> list[str]:
     times = [_number(of.get(f"{what}_ms")) for of in (native, ours)]
-    return [*times, *(_bytes(ours.get(f"{what}_{way}")) for way in ("out", "in"))]
+    return [*times, *(_bytes(ours.get(f"{what}_{way}")) for way in ("out", "out_most", "in"))]
 
 
 def _mean(samples: Sequence[Sample], metric: str) -> float | None:

@@ -230,6 +230,8 @@ def test_the_table_has_every_figure_of_a_workload(tmp_path: Path) -> None:
         assert row.beginning["wormhole"]["first_step_ms"] == 300.0
         assert row.beginning["native"]["start_ms"] == 5000.0
         assert row.beginning["wormhole"]["first_step_out"] == 700.0
+        assert row.beginning["wormhole"]["first_step_out_most"] == 700.0
+        assert row.beginning["native"]["first_step_out"] is None
         # Three rounds of two forwarded systems, and the plain trial of the counts.
         assert row.losses == "equal in 7 of 7"
     report = tabulate(path)
