@@ -173,6 +173,8 @@ def compare(_: Context, first: str, second: str, json: bool = False) -> None:
         "stats": "file that gets the stub's counters as JSON lines",
         "timeout-s": "time limit of the program in seconds",
         "jail": "--no-jail: workers without their jail, for finding out why a driver fails",
+        "host-python": "in a guest: run on this machine's own Python, seen over a read-only share",
+        "share": "folders besides that the guest sees so, comma-separated",
         "report-refused": "say which system calls the jail refuses, for the same",
     },
 )
@@ -188,6 +190,8 @@ def execute(
     opencl: str = "",
     jail: bool = True,
     report_refused: bool = False,
+    host_python: bool = False,
+    share: str = "",
 ) -> None:
     """Run any program on the forwarded accelerator: ./inv exec [options] -- PROGRAM ARGUMENTS."""
     from testbed.cli import command_after_dashes
@@ -206,6 +210,8 @@ def execute(
             jail=jail,
             report_refused=report_refused,
             backend=backend,
+            host_python=host_python,
+            share=share,
         )
     )
 

@@ -6,7 +6,10 @@ Started over SSH, once for each request, with the request's name as argument:
     agent.py load-driver FILE       load the kernel module and wait for its device node
     agent.py install-icd LIBRARY    make LIBRARY the OpenCL driver of this guest
     agent.py set-address MAC A M    start the network card MAC with IPv4 address A and netmask M
+    agent.py mount-host SERIAL ROOT FOLDER...
+                                    mount the disk of host files at ROOT, the FOLDERs inside
     agent.py run                    run a program; the request is a JSON line on standard input
+    agent.py enter JSON             (from `run`) become a program that has another root
 
 `run` prints JSON lines: the program's own event lines as they are, every other line it prints as
 {"event": "output", "stream": ..., "text": ...}, and last {"event": "exit", ...}.  The program and
@@ -39,6 +42,9 @@ SIOCSIFADDR = 0x8916
 SIOCSIFNETMASK = 0x891C
 IFF_UP_RUNNING = 0x41
 PR_SET_CHILD_SUBREAPER = 36
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC = 1, 2, 4, 4096, 16384
+# Page-ins of libraries are hundreds of megabytes, and each request leaves the guest.
+READ_AHEAD_KIB = 1024
 ICD_FILE = Path("/etc/OpenCL/vendors/wormhole.icd")
 DEVICE_PATTERN = "wormhole*"
 SERVE_PREFIX = "wormhole-serve"
@@ -70,6 +76,10 @@ def main(arguments: list[str]) -> int:
             load_driver(Path(arguments[1]))
         elif len(arguments) == 2 and arguments[0] == "install-icd":
             install_icd(Path(arguments[1]))
+        elif len(arguments) >= 3 and arguments[0] == "mount-host":
+            mount_host(arguments[1], *map(Path, arguments[2:]))
+        elif len(arguments) == 2 and arguments[0] == "enter":
+            enter(json.loads(arguments[1]))
         elif len(arguments) == 4 and arguments[0] == "set-address":
             set_address(*arguments[1:])
         else:
@@ -185,6 +195,47 @@ def install_icd(library: Path) -> None:
     ICD_FILE.write_text(f"{library}\n")
 
 
+def mount_host(serial: str, root: Path, *folders: Path) -> None:
+    """Mount the disk with this serial number, to be read, and the guest's own folders in it."""
+    names = [
+        path.parent.name
+        for path in sorted(Path("/sys/block").glob("*/serial"))
+        if _read(str(path)).strip() == serial
+    ]
+    if not names:
+        raise AgentError(f"there is no disk {serial}")
+    Path(f"/sys/block/{names[0]}/queue/read_ahead_kb").write_text(f"{READ_AHEAD_KIB}\n")
+    root.mkdir(parents=True, exist_ok=True)
+    flags = MS_RDONLY | MS_NOSUID | MS_NODEV
+    _mount(f"/dev/{names[0]}", root, "erofs", flags)
+    for folder in folders:
+        # What lies below /dev and its like comes along; the disk itself, in one of them, must not.
+        inside = MS_BIND if root.is_relative_to(folder) else MS_BIND | MS_REC
+        _mount(str(folder), root / folder.relative_to("/"), "", inside)
+
+
+def _mount(source: str, target: Path, kind: str, flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = (source.encode(), str(target).encode(), kind.encode())
+    if libc.mount(*words, ctypes.c_ulong(flags), None) != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise AgentError(f"cannot mount {source} at {target}: {reason}")
+
+
+def enter(request: dict[str, Any]) -> None:
+    """Become the program: its root, folder, account and variables, all at once."""
+    account = pwd.getpwnam(request["user"])
+    os.chroot(request["root"])
+    os.chdir(request["cwd"])
+    os.setgroups([])
+    os.setgid(account.pw_gid)
+    os.setuid(account.pw_uid)
+    try:
+        os.execvpe(request["argv"][0], request["argv"], request["env"])
+    except OSError as error:
+        raise AgentError(f"cannot start {request['argv'][0]}: {error.strerror}") from error
+
+
 def set_address(mac: str, address: str, netmask: str, cards: str = "/sys/class/net") -> None:
     """What `ip address add` and `ip link set up` do, which the guest has not."""
     names = [
@@ -203,7 +254,7 @@ def set_address(mac: str, address: str, netmask: str, cards: str = "/sys/class/n
 
 
 def read_request(stream: IO[bytes]) -> dict[str, Any]:
-    """One JSON object on one line: argv, and optionally env, cwd, timeout_s, user."""
+    """One JSON object on one line: argv, and optionally env, cwd, timeout_s, user, root."""
     # Unbuffered, as the same descriptor is watched for its end later.
     line = bytearray()
     while not line.endswith(b"\n"):
@@ -227,10 +278,13 @@ class Runner:
         self._argv = [str(word) for word in request["argv"]]
         self._timeout_s = float(request.get("timeout_s", 60.0))
         self._account = pwd.getpwnam(str(request.get("user", "wormhole")))
-        self._cwd = str(request.get("cwd") or self._account.pw_dir)
+        self._root = request.get("root")
+        # Another root has no home for the guest's users.
+        home = self._account.pw_dir if self._root is None else "/tmp"
+        self._cwd = str(request.get("cwd") or home)
         self._env = {
             "PATH": DEFAULT_PATH,
-            "HOME": self._account.pw_dir,
+            "HOME": home,
             "USER": self._account.pw_name,
             "LANG": "C.UTF-8",
             **{str(key): str(value) for key, value in (request.get("env") or {}).items()},
@@ -243,14 +297,11 @@ class Runner:
         started_s = time.monotonic()
         try:
             process = subprocess.Popen(
-                self._argv,
-                cwd=self._cwd,
-                env=self._env,
+                **self._program(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                **self._identity(),
             )
         except OSError as error:
             raise AgentError(f"cannot start {self._argv[0]}: {error}") from error
@@ -276,6 +327,22 @@ class Runner:
             }
         )
         return 0
+
+    def _program(self) -> dict[str, Any]:
+        """Popen's arguments for the program; with a root of its own we start as ourselves.
+
+        Its variables might name libraries of its root, which this root has not.
+        """
+        if self._root is None:
+            return {"args": self._argv, "cwd": self._cwd, "env": self._env, **self._identity()}
+        request = {
+            "argv": self._argv,
+            "cwd": self._cwd,
+            "env": self._env,
+            "root": self._root,
+            "user": self._account.pw_name,
+        }
+        return {"args": [sys.executable, "-I", __file__, "enter", json.dumps(request)]}
 
     def _identity(self) -> dict[str, Any]:
         """Popen's arguments for becoming the account; none if we are it already."""

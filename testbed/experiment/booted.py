@@ -9,19 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.experiment.deploy import DEPLOY_TIMEOUT_S, deploy
 from testbed.experiment.events import json_objects
-from testbed.experiment.executor import GUEST_REPLAY, NativeParts, guest_folder
+from testbed.experiment.executor import GUEST_REPLAY, NativeParts, backend_of, guest_folder
 from testbed.experiment.outcome import Attempt, HostTime
 from testbed.experiment.prepare import kernel_cache_seed
 from testbed.experiment.record import vm_log_name
 from testbed.experiment.subject import Subject
+from testbed.machine.erofs import Tree
 from testbed.machine.guest import LIBRARY_PATH
+from testbed.machine.host_python import GUEST_ROOT, MEMORY_MIB
 from testbed.machine.host_server import HostServer, HostServerConfig
 from testbed.machine.image import GuestImage
 from testbed.machine.qemu_argv import Qemu, VmConfig
@@ -46,6 +48,8 @@ class GuestParts:
     instrumented: bool
     logs: Path
     network: str = "auto"
+    backend: str = "opencl"
+    share: Tree | None = None  # the host's Python, where a workload runs on it
     server_guest: Callable[[], ServerGuest] | None = None  # of placement server-vm
 
 
@@ -58,6 +62,8 @@ class BootedGuest:
         folder = parts.logs / vm_log_name(name)
         with ExitStack() as stack:
             vm = VmConfig(name="trial", accelerator=parts.accelerator)
+            if parts.share is not None:
+                vm = replace(vm, share=parts.share, memory_mib=MEMORY_MIB)
             common = (
                 parts.native.library,
                 folder,
@@ -70,7 +76,10 @@ class BootedGuest:
                 place = guest_of(parts.server_guest(), vm, *common)
             else:
                 config = HostServerConfig(
-                    tcp=True, network=parts.network, worker=parts.native.worker
+                    backend=parts.backend,
+                    tcp=True,
+                    network=parts.network,
+                    worker=parts.native.worker,
                 )
                 place = served_guest(vm, config, *common)
             self._served = stack.enter_context(place)
@@ -115,14 +124,22 @@ class BootedGuest:
             )
         else:
             deploy(subject.bundle, self._vm.ssh)
+            if backend_of(subject.workload) == "cuda":
+                self._vm.guest.install_cuda(self._parts.native.cuda)
         self._deployed.add(key)
 
     def run(
-        self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, logs: Path
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        timeout_s: float,
+        logs: Path,
+        host_python: bool = False,
     ) -> Attempt:
         """Run a program as the guest's unprivileged user and collect what it left.
 
-        `logs` gets what it printed besides its event lines.
+        `logs` gets what it printed besides its event lines.  With `host_python` it sees the host's
+        Python as on the host.
         """
         if not self._vm.ssh.is_open:
             raise TestbedError("the guest is gone", f"see {self._vm.console_log}")
@@ -132,9 +149,10 @@ class BootedGuest:
         begin_s = time.monotonic()
         done = self._vm.guest.run(
             argv,
-            {**environment, "WORMHOLE_STATS": GUEST_STATS_PATH, "WORMHOLE_MARK_LIB": LIBRARY_PATH},
+            {"WORMHOLE_MARK_LIB": LIBRARY_PATH, **environment, "WORMHOLE_STATS": GUEST_STATS_PATH},
             cwd="/tmp",
             timeout_s=timeout_s,
+            root=GUEST_ROOT if host_python else None,
             on_line=lambda stream, text: lines.append((time.monotonic_ns(), text)),
         )
         (logs / "stdout.log").write_text(done.stdout, encoding="utf-8")

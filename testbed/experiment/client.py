@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from testbed.experiment.systems import System
+from testbed.machine.guest import CUDA_PATH
 from testbed.machine.host_server import HostServer
 from testbed.machine.opencl import loader_variables, native_variables
 from testbed.machine.served_guest import Server, guest_url
@@ -70,6 +71,12 @@ def cuda_variables(base: Mapping[str, str], folder: Path) -> dict[str, str]:
     path = [str(folder), *filter(None, [base.get("LD_LIBRARY_PATH")])]
     preload = [*map(str, libraries), *filter(None, [base.get("LD_PRELOAD")])]
     return {"LD_LIBRARY_PATH": ":".join(path), "LD_PRELOAD": ":".join(preload)}
+
+
+def guest_cuda_variables(folder: Path) -> dict[str, str]:
+    """The same in a guest with a copy of that folder (`Guest.install_cuda`)."""
+    libraries = [str(CUDA_PATH / path.name) for path in sorted(folder.glob("*.so*"))]
+    return {"LD_LIBRARY_PATH": str(CUDA_PATH), "LD_PRELOAD": ":".join(libraries)}
 
 
 def host_variables(chosen: System, server: HostServer) -> dict[str, str]:

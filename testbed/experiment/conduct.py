@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import platform
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +20,18 @@ from typing import TYPE_CHECKING, Any
 from testbed.analysis.rundir import TRIALS, read_lines, read_manifest
 from testbed.errors import TestbedError
 from testbed.experiment import provenance
-from testbed.experiment.executor import Executor, NativeParts, RunningGuest, Settings
+from testbed.experiment.executor import (
+    Executor,
+    NativeParts,
+    RunningGuest,
+    Settings,
+    backend_of,
+    uses_host_python,
+)
 from testbed.experiment.experiment import (
     EXPERIMENTS,
     Experiment,
+    Part,
     find_experiment,
     load_experiment,
 )
@@ -38,7 +48,9 @@ from testbed.experiment.subject import (
     recorded_file,
 )
 from testbed.experiment.systems import PLACEMENTS, system
+from testbed.experiment.workload import find_workload
 from testbed.machine.gvirtus import find_gvirtus
+from testbed.machine.host_python import python_tree
 from testbed.machine.prebuilt import bundle_facts
 from testbed.root import ROOT
 
@@ -336,10 +348,12 @@ def _guests(
         parts = dataclasses.replace(parts, server_guest=serving.running)
 
     # A guest's name begins with its part's (plan.py).
-    networks = {part.name: part.network for part in experiment.parts}
+    needs = {part.name: _part_needs(part) for part in experiment.parts}
+    if any("share" in need for need in needs.values()):
+        manifest["host_python"] = {"program": sys.executable, "version": platform.python_version()}
 
     def boot(name: str) -> RunningGuest:
-        guest = BootedGuest(dataclasses.replace(parts, network=networks[name.split("/")[0]]), name)
+        guest = BootedGuest(dataclasses.replace(parts, **needs[name.split("/")[0]]), name)
         with contextlib.suppress(TestbedError):
             manifest["guest"] = guest.info()
             if serving is not None:
@@ -353,6 +367,21 @@ def _guests(
     finally:
         if serving is not None:
             serving.close()
+
+
+def _part_needs(part: Part) -> dict[str, Any]:
+    """What of `GuestParts` a part decides.  Raises TestbedError if its workloads do not agree."""
+    workloads = [find_workload(choice.name) for choice in part.workloads]
+    backends = sorted({backend_of(workload) for workload in workloads})
+    if len(backends) > 1:
+        raise TestbedError(
+            f"part `{part.name}` has workloads of {' and of '.join(backends)} for one guest",
+            "give each a part of its own",
+        )
+    needs: dict[str, Any] = {"network": part.network, "backend": backends[0]}
+    if any(uses_host_python(workload, part.form) for workload in workloads):
+        needs["share"] = python_tree(sys.executable)
+    return needs
 
 
 def _native_code(experiment: Experiment, say: Say) -> NativeParts | None:

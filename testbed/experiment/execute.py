@@ -22,12 +22,14 @@ from testbed.experiment.client import (
     cleaned,
     client_environment,
     cuda_variables,
+    guest_cuda_variables,
     guest_variables,
     native_by_hand,
     vendor_folder,
 )
 from testbed.experiment.systems import System, check_placement, system
 from testbed.machine.gvirtus import find_gvirtus, gvirtus_backend
+from testbed.machine.host_python import GUEST_ROOT, MEMORY_MIB, python_tree
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
@@ -35,7 +37,6 @@ from testbed.machine.served_guest import GUEST_STATS_PATH, Server, served_guest
 
 CUDA = "cuda"  # the backend that a program of CUDA's needs
 BACKENDS = ("opencl", CUDA, "null")
-GUEST_CUDA = Path("/opt/wormhole/lib/cuda")
 END_LIMIT_S = 5.0
 STATUS_TIME_LIMIT = 124
 STATUS_SIGNAL = 128
@@ -52,12 +53,16 @@ def execute(
     backend: str = "opencl",
     jail: bool = True,
     report_refused: bool = False,
+    host_python: bool = False,
+    share: str = "",
 ) -> int:
     """Run a program; returns its exit status (128 + n for signal n, 124 at the time limit).
 
     `stats` gets the stub's counters. The placements `guest` and `server-vm` boot guests for it,
-    and the program must exist there. For finding out why a driver fails: workers without `jail`,
-    or ones that name the system calls they are refused. Raises TestbedError if it cannot be run.
+    and the program must exist there: or be of the host's own Python, with `host_python`, which the
+    guest then sees, with the folders named in `share` (separated by commas). For finding out why a
+    driver fails: workers without `jail`, or ones that name the system calls they are refused.
+    Raises TestbedError if it cannot be run.
     """
     if not argv:
         raise TestbedError(
@@ -73,7 +78,13 @@ def execute(
     )
     if placement == "process":
         return _in_process(argv, chosen, stats, timeout_s, config)
-    return _in_guest(argv, chosen, placement, stats, timeout_s, config)
+    vm = VmConfig(name="exec")
+    if host_python or share:
+        python = shutil.which("python3") or sys.executable
+        argv = [python if argv[0] == "python3" else argv[0], *argv[1:]]
+        folders = tuple(str(Path(word).absolute()) for word in share.split(",") if word)
+        vm = replace(vm, share=python_tree(python, folders), memory_mib=MEMORY_MIB)
+    return _in_guest(argv, chosen, placement, stats, timeout_s, config, vm)
 
 
 def _in_process(
@@ -166,13 +177,14 @@ def _in_guest(
     stats: Path | None,
     timeout_s: float,
     config: HostServerConfig,
+    vm_config: VmConfig,
 ) -> int:
     build = native_build()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wormhole-exec-")))
         served = stack.enter_context(
             served_guest(
-                VmConfig(name="exec"),
+                vm_config,
                 replace(config, tcp=True, worker=build.worker),
                 build.library,
                 directory,
@@ -182,16 +194,15 @@ def _in_guest(
         vm, server = served.vm, served.server
         environment = guest_variables(chosen, server)
         if config.backend == CUDA:
-            libraries = sorted(build.cuda.glob("*.so*"))
-            vm.ssh.put({str(GUEST_CUDA / path.name): path for path in libraries}, COPY_LIMIT_S)
-            environment["LD_LIBRARY_PATH"] = str(GUEST_CUDA)
-            environment["LD_PRELOAD"] = ":".join(str(GUEST_CUDA / p.name) for p in libraries)
+            vm.guest.install_cuda(build.cuda)
+            environment |= guest_cuda_variables(build.cuda)
         if stats is not None:
             environment["WORMHOLE_STATS"] = GUEST_STATS_PATH
         done = vm.guest.run(
             argv,
             environment,
             timeout_s=timeout_s,
+            root=GUEST_ROOT if vm_config.share is not None else None,
             on_line=_show,
             on_event=lambda event: print(json.dumps(event), flush=True),
         )

@@ -20,6 +20,7 @@ from testbed.errors import TestbedError
 from testbed.experiment.client import (
     client_environment,
     cuda_variables,
+    guest_cuda_variables,
     guest_variables,
     kept_environment,
     vendor_folder,
@@ -34,7 +35,8 @@ from testbed.experiment.program import complaint_of, run_program
 from testbed.experiment.runner import TrialFiles, TrialOutcome
 from testbed.experiment.subject import Subject
 from testbed.experiment.systems import System, system
-from testbed.experiment.workload import Command
+from testbed.experiment.workload import Command, Workload
+from testbed.machine.guest import CUDA_PATH
 from testbed.machine.gvirtus import find_gvirtus, gvirtus_backend
 from testbed.machine.host_server import HostServerConfig, host_server
 from testbed.machine.served_guest import Server
@@ -78,7 +80,12 @@ class RunningGuest(Protocol):
     def deploy(self, subject: Subject, form: str) -> None: ...
 
     def run(
-        self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, logs: Path
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        timeout_s: float,
+        logs: Path,
+        host_python: bool = False,
     ) -> Attempt: ...
 
     def host_times(self) -> list[HostTime]: ...
@@ -162,10 +169,10 @@ class Executor:
         self, trial: Trial, chosen: System, subject: Subject, files: TrialFiles
     ) -> Attempt:
         tcp = chosen.transport == "tcp"
-        task = subject.workload.task
-        cuda = isinstance(task, Command) and task.api == "cuda"
+        backend = backend_of(subject.workload)
+        cuda = backend == "cuda"
         config = HostServerConfig(
-            backend="cuda" if cuda else "opencl",
+            backend=backend,
             unix=not tcp,
             tcp=tcp,
             worker=self._parts.worker,
@@ -255,7 +262,8 @@ class Executor:
     ) -> list[str]:
         """The client's command line; `folder` is where its workload lies."""
         if trial.form == "application":
-            return subject.bundle.argv(folder, "python3" if in_guest else sys.executable)
+            ours = not in_guest or uses_host_python(subject.workload, trial.form)
+            return subject.bundle.argv(folder, sys.executable if ours else "python3")
         assert subject.recorded is not None, "replays are recorded before the first trial"
         if in_guest:
             return [GUEST_REPLAY, str(folder / subject.recorded.path.name), "--json"]
@@ -301,9 +309,14 @@ class Executor:
             **guest_variables(chosen, server),
             **_instrument(trial),
         }
+        if backend_of(subject.workload) == "cuda":
+            environment |= guest_cuda_variables(self._parts.cuda)
+            environment["WORMHOLE_MARK_LIB"] = str(CUDA_PATH / self._parts.cuda_runtime.name)
         before, seen = guest.host_times(), len(server.sessions())
         argv = self._argv(trial, subject, folder, in_guest=True)
-        attempt = guest.run(argv, environment, trial.timeout_s, files.log_directory)
+        host_python = uses_host_python(subject.workload, trial.form)
+        logs = files.log_directory
+        attempt = guest.run(argv, environment, trial.timeout_s, logs, host_python)
         sessions = _sessions(server, seen, attempt)
         host = _difference(before, guest.host_times())
         facts = {
@@ -314,6 +327,17 @@ class Executor:
             "argv": argv,
         }
         return _completed(attempt, attempt.stub, sessions, host, facts)
+
+
+def backend_of(workload: Workload) -> str:
+    """What the server behind a workload's trials has: opencl or cuda."""
+    return workload.task.api if isinstance(workload.task, Command) else "opencl"
+
+
+def uses_host_python(workload: Workload, form: str) -> bool:
+    """Whether a trial of this form runs on the host's own Python in a guest, too."""
+    task = workload.task
+    return form == "application" and isinstance(task, Command) and task.host_python
 
 
 def guest_folder(subject: Subject) -> PurePosixPath:

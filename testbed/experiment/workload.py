@@ -118,7 +118,7 @@ class Command:
     `step_pattern` the program prints event lines (see events.py); with it, each line that the
     regular expression matches is a step, its groups `step` and `loss` being the values.  The losses
     of a `deterministic` program must be those of a native run.  `api` is what it asks of the
-    accelerator: opencl or cuda.
+    accelerator: opencl or cuda.  With `host_python` its `python3` is the host's own in guests, too.
     """
 
     argv: tuple[str, ...]
@@ -128,6 +128,7 @@ class Command:
     metrics: tuple[OwnMetric, ...] = ()
     deterministic: bool = False
     api: str = "opencl"
+    host_python: bool = False
 
 
 @dataclass(frozen=True)
@@ -374,8 +375,11 @@ def _command(section: Section) -> Command:
         raise inner.error("metrics", "has two of one name", "rename one")
     deterministic = inner.boolean("deterministic", False)
     api = inner.choice("api", APIS, "opencl")
+    host_python = inner.boolean("host_python", False)
+    if host_python and argv[0] != "python3":
+        raise inner.error("host_python", f"runs {argv[0]}", "begin `argv` with python3")
     inner.finish()
-    return Command(argv, files, pattern, sources, metrics, deterministic, api)
+    return Command(argv, files, pattern, sources, metrics, deterministic, api, host_python)
 
 
 def _own_metric(section: Section) -> OwnMetric:

@@ -229,6 +229,10 @@ def _command() -> Schema:
                 "enum": list(workload.APIS),
                 "description": "What it asks of the accelerator.",
             },
+            "host_python": {
+                "type": "boolean",
+                "description": "In guests, too, python3 is the host's own with its packages.",
+            },
         },
         required=["argv"],
     )

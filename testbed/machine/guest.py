@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from testbed.errors import TestbedError
@@ -14,6 +14,7 @@ from testbed.root import ROOT
 
 AGENT_SOURCE = ROOT / "guest_agent" / "agent.py"
 AGENT_PATH = "/opt/wormhole/agent.py"
+CUDA_PATH = PurePosixPath("/opt/wormhole/lib/cuda")
 DRIVER_PATH = "/opt/wormhole/wormhole.ko"
 LIBRARY_PATH = "/opt/wormhole/lib/libwormhole_opencl.so"
 LIBRARY_PREFIX = "wormhole: "  # of what our library prints
@@ -119,6 +120,17 @@ class Guest:
         self._ssh.put({LIBRARY_PATH: library})
         self._agent("install-icd", LIBRARY_PATH)
 
+    def install_cuda(self, folder: Path) -> None:
+        """Copy the libraries that stand in for CUDA's; programs find them by their variables."""
+        libraries = sorted(folder.glob("*.so*"))
+        self._ssh.put({str(CUDA_PATH / path.name): path for path in libraries})
+
+    def mount_host(
+        self, serial: str, root: PurePosixPath, folders: Sequence[PurePosixPath]
+    ) -> None:
+        """Mount the disk of host files at `root`, and the guest's own `folders` inside."""
+        self._agent("mount-host", serial, str(root), *map(str, folders))
+
     def set_address(self, mac: str, address: str, netmask: str) -> None:
         """Give the network card with this hardware address its IPv4 address, and start it."""
         self._agent("set-address", mac, address, netmask)
@@ -130,11 +142,13 @@ class Guest:
         cwd: str | None = None,
         timeout_s: float = 60.0,
         user: str = "wormhole",
+        root: PurePosixPath | None = None,
         on_event: OnEvent | None = None,
         on_line: Callable[[Stream, str], None] | None = None,
     ) -> GuestRun:
         """Run a program in the guest, ended with all its group at `timeout_s`.
 
+        `root` is the folder that it has as its root.
         `on_event` gets the program's event lines, `on_line` its other output, as they come.
         Raises TestbedError if it cannot be started or the guest goes away; a program that fails or
         passes its limit is a result.
@@ -145,6 +159,7 @@ class Guest:
             "cwd": cwd,
             "timeout_s": timeout_s,
             "user": user,
+            "root": str(root) if root is not None else None,
         }
         collector = _Collector(on_event, on_line)
         result = self._ssh.run(

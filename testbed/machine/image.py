@@ -52,7 +52,8 @@ SERVER_PACKAGES = (
 )
 KERNEL_PACKAGE = "linux-image-cloud-amd64"
 HEADERS_PACKAGE = "linux-headers-cloud-amd64"
-BOOT_MODULES = ("virtio_pci", "virtio_blk", "virtio_net")
+# The last one reads the share of host files (host_share.py), on a disk of its own.
+BOOT_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "erofs")
 USER_NAME = "wormhole"
 USER_ID = 1000
 FREE_BYTES = 2 << 30  # sparse: costs nothing until a guest writes, and then only in its overlay

@@ -2,7 +2,7 @@
 
 The guest's hardware is the least that the testbed needs, so that it starts fast and nothing that
 is not measured takes time: no display, no USB, one disk, one network card and, where TCP goes over
-TAP, a second one for that.
+TAP, a second one for that, where a program uses the host's files, a second disk.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from testbed.errors import TestbedError
+from testbed.machine.erofs import Tree
 from testbed.machine.image import GuestImage
 from testbed.machine.tap import GUEST_MAC, Tap
 
@@ -19,6 +20,7 @@ CONSOLE_NAME = "console.log"
 QMP_SOCKET_NAME = "qmp.sock"
 INITRD_NAME = "initrd"
 DEVICE_ID = "wormhole0"
+SHARE_SERIAL = "wormhole-share"  # by which the guest finds that disk
 RECONNECT_MS = 200
 # QEMU gives these up for good before the guest runs: old system calls, more privileges, other
 # programs, its own priority and affinity.
@@ -67,6 +69,7 @@ class VmConfig:
     is an interface for a second network card, which the guest finds by its `GUEST_MAC`.
     `forwards` are pairs of a TCP port of the host's loopback address and one of the guest.
     `tsc_khz` is the rate of the counter that an emulated guest sees; 0 lets the guest guess.
+    `share` is a disk of the host's files, to be read.
     """
 
     name: str = "guest"
@@ -79,6 +82,7 @@ class VmConfig:
     forwards: tuple[tuple[int, int], ...] = ()
     kernel_arguments: str = ""
     tsc_khz: int = 0
+    share: Tree | None = None
 
 
 def check_config(config: VmConfig) -> None:
@@ -106,12 +110,18 @@ def check_config(config: VmConfig) -> None:
 
 
 def qemu_argv(
-    config: VmConfig, image: GuestImage, qemu: Qemu, accelerator: str, ssh_port: int
+    config: VmConfig,
+    image: GuestImage,
+    qemu: Qemu,
+    accelerator: str,
+    ssh_port: int,
+    share_fd: int = -1,
 ) -> list[str]:
     """The argument list for one VM.
 
     QEMU runs in the VM's run directory: console, QMP socket and initrd are named relative to it,
-    so that no path gets too long for a Unix socket.  `accelerator` is kvm or tcg.
+    so that no path gets too long for a Unix socket.  `accelerator` is kvm or tcg.  `share_fd` is
+    QEMU's descriptor of a connection to `config.share`.
     """
     return [
         str(qemu.binary),
@@ -129,6 +139,7 @@ def qemu_argv(
         *("-chardev", f"socket,id=qmp,path={QMP_SOCKET_NAME},server=on,wait=off"),
         *("-mon", "chardev=qmp,mode=control"),
         *_disk_arguments(image.root),
+        *_share_arguments(share_fd),
         *_network_arguments(config, ssh_port),
         *_region_arguments(config.region),
     ]
@@ -162,6 +173,16 @@ def _disk_arguments(root: Path) -> list[str]:
     return [
         *("-drive", f"file={_escaped(root)},format=raw,if=none,id=root,snapshot=on"),
         *("-device", "virtio-blk-pci,drive=root"),
+    ]
+
+
+def _share_arguments(share_fd: int) -> list[str]:
+    if share_fd < 0:
+        return []
+    node = "driver=nbd,node-name=share,read-only=on,server.type=fd"
+    return [
+        *("-blockdev", f"{node},server.str={share_fd}"),
+        *("-device", f"virtio-blk-pci,drive=share,serial={SHARE_SERIAL}"),
     ]
 
 

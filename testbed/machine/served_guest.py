@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from testbed.machine.host_python import GUEST_FOLDERS, GUEST_ROOT
 from testbed.machine.host_server import HostServer, HostServerConfig, host_server
 from testbed.machine.image import GuestImage, guest_image
 from testbed.machine.native_build import native_build
-from testbed.machine.qemu_argv import DEVICE_ID, Qemu, Region, VmConfig
+from testbed.machine.qemu_argv import DEVICE_ID, SHARE_SERIAL, Qemu, Region, VmConfig
 from testbed.machine.server_guest import ServerGuest, ServerParts, server_guest
 from testbed.machine.tap import GUEST_MAC, NETMASK
 from testbed.machine.vm import Vm, boot
@@ -62,7 +63,7 @@ def served_guest(
     if placement == "server-vm":
         with (
             server_guest(
-                replace(config, name=f"{config.name}-server"),
+                replace(config, name=f"{config.name}-server", share=None),
                 server_parts(server_config),
                 run_dir / "server",
                 qemu,
@@ -104,6 +105,8 @@ def guest_of(
     config = replace(config, region=region, tap=server.tap)
     with boot(config, run_dir, image, qemu, timeout_s) as vm:
         equip(vm, image, library)
+        if config.share is not None:
+            vm.guest.mount_host(SHARE_SERIAL, GUEST_ROOT, GUEST_FOLDERS)
         if server.tap is not None:
             vm.guest.set_address(GUEST_MAC, server.tap.guest_address, NETMASK)
         yield ServedGuest(vm, server)

@@ -19,7 +19,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from testbed.machine.artifacts import cache_dir, last_lines
 from testbed.machine.guest import Guest
 from testbed.machine.host_clock import tsc_khz
 from testbed.machine.image import GuestImage, guest_image, seed_archive
+from testbed.machine.nbd import connect_disk
 from testbed.machine.probe import accelerator
 from testbed.machine.processes import CpuSeconds, cpu_seconds, thread_cpu_seconds
 from testbed.machine.qemu_argv import (
@@ -353,12 +354,20 @@ class _Starter:
         )
 
     def _spawn(self, port: int) -> tuple[subprocess.Popen[bytes], list[str]]:
-        argv = qemu_argv(self._config, self._image, self._qemu, self._accelerator, port)
         (self._run_dir / CONSOLE_NAME).unlink(missing_ok=True)
-        with (self._run_dir / QEMU_LOG_NAME).open("wb") as log:
-            region, tap = self._config.region, self._config.tap
+        with ExitStack() as stack:
+            log = stack.enter_context((self._run_dir / QEMU_LOG_NAME).open("wb"))
+            region, tap, share = self._config.region, self._config.tap, self._config.share
             passed = [region.memory_fd] if region is not None and region.memory_fd >= 0 else []
             passed += [tap.fd] if tap is not None else []
+            share_fd = -1
+            if share is not None:
+                # One for each start: its other side is served until QEMU has ended.
+                share_fd = stack.enter_context(connect_disk(share)).fileno()
+                passed.append(share_fd)
+            argv = qemu_argv(
+                self._config, self._image, self._qemu, self._accelerator, port, share_fd
+            )
             process = spawn(argv, self._run_dir, log.fileno(), self._dies_with_us, passed)
         return process, argv
 

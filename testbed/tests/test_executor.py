@@ -108,8 +108,14 @@ class FakeGuest:
         self.deployed.add(form)
 
     def run(
-        self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, logs: Path
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        timeout_s: float,
+        logs: Path,
+        host_python: bool = False,
     ) -> Attempt:
+        assert not host_python, "a replay is no Python program"
         self.log.append(f"run {environment['WORMHOLE_SERVER']}")
         assert argv[0] == "/opt/wormhole/bin/wormhole-replay"
         assert "replay" in self.deployed
@@ -182,7 +188,12 @@ def test_a_guest_that_hung_or_broke_gets_no_further_trial(
                 raise fault
 
         def run(
-            self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, logs: Path
+            self,
+            argv: Sequence[str],
+            environment: Mapping[str, str],
+            timeout_s: float,
+            logs: Path,
+            host_python: bool = False,
         ) -> Attempt:
             attempt = super().run(argv, environment, timeout_s, logs)
             fault = faults.pop(0)
@@ -205,6 +216,49 @@ def test_a_guest_that_hung_or_broke_gets_no_further_trial(
     executor.close()
     lives = [line.split()[0] for line in log if not line.startswith("run")]
     assert lives == ["boot", "close"] * 4
+
+
+def test_a_cuda_program_in_a_guest_runs_on_the_hosts_python_with_our_libraries(
+    tmp_path: Path, files: TrialFiles
+) -> None:
+    seen: list[tuple[Sequence[str], Mapping[str, str], bool]] = []
+
+    class Guest(FakeGuest):
+        def run(
+            self,
+            argv: Sequence[str],
+            environment: Mapping[str, str],
+            timeout_s: float,
+            logs: Path,
+            host_python: bool = False,
+        ) -> Attempt:
+            seen.append((argv, environment, host_python))
+            self.server.ended.append({"user_s": 1.0, "system_s": 0.0, "spin_us": 50})
+            return Attempt(0, False, 1.0, 0.0, 1, 1.0, "guest", [])
+
+    parts = FakeNative(cuda=tmp_path / "cuda", cuda_runtime=tmp_path / "cuda/libwormhole_cuda.so")
+    parts.cuda.mkdir()
+    for name in ("libcudart.so.13", "libwormhole_cuda.so"):
+        (parts.cuda / name).touch()
+    plain = subject(tmp_path)
+    task = plain.workload.task
+    assert isinstance(task, Command)
+    trial = replace(make_plan(example(), "tcg", ["guest"])[0], form="application")
+    for host_python in (True, False):
+        task = replace(task, api="cuda", host_python=host_python)
+        workload = replace(plain.workload, task=task)
+        bundle = replace(plain.bundle, workload=workload)
+        subjects = {trial.workload.label: replace(plain, workload=workload, bundle=bundle)}
+        executor = Executor(Settings(parts, subjects, "tcg", lambda name: Guest(name, [])))
+        executor.run(trial, files)
+        executor.close()
+    (argv, environment, on_host), (other, _, in_guest) = seen
+    assert (argv[0], on_host) == (sys.executable, True)
+    assert (other[0], in_guest) == ("python3", False)
+    folder = "/opt/wormhole/lib/cuda"
+    assert environment["LD_LIBRARY_PATH"] == folder
+    assert environment["LD_PRELOAD"] == f"{folder}/libcudart.so.13:{folder}/libwormhole_cuda.so"
+    assert environment["WORMHOLE_MARK_LIB"] == f"{folder}/libwormhole_cuda.so"
 
 
 def test_a_guest_where_none_can_be_booted_is_a_clear_error(

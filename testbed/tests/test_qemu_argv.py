@@ -12,7 +12,14 @@ import pytest
 
 from testbed.errors import TestbedError
 from testbed.machine.image import GuestImage
-from testbed.machine.qemu_argv import Region, VmConfig, check_config, kernel_arguments, qemu_argv
+from testbed.machine.qemu_argv import (
+    SHARE_SERIAL,
+    Region,
+    VmConfig,
+    check_config,
+    kernel_arguments,
+    qemu_argv,
+)
 from testbed.machine.tap import GUEST_MAC, Tap
 from testbed.machine.vm import VmFacts, shell_argv
 
@@ -72,6 +79,15 @@ def test_the_shared_disk_is_never_written_and_commas_are_escaped() -> None:
     (drive,) = values(argv(VmConfig()), "-drive")
     assert "snapshot=on" in drive.split(",")
     assert "file=/cache/root,,1.ext4," in drive
+
+
+def test_a_share_is_a_second_disk_that_is_only_read() -> None:
+    arguments = qemu_argv(VmConfig(), IMAGE, FakeQemu(), "tcg", 4022, share_fd=9)
+    (node,) = values(arguments, "-blockdev")
+    assert {"driver=nbd", "read-only=on", "server.type=fd", "server.str=9"} <= set(node.split(","))
+    disks = [word for word in values(arguments, "-device") if "virtio-blk" in word]
+    assert [f"serial={SHARE_SERIAL}" in disk for disk in disks] == [False, True]
+    assert "-blockdev" not in argv(VmConfig())
 
 
 def test_without_a_region_there_is_no_device() -> None:

@@ -134,6 +134,7 @@ def test_a_wrong_value_is_refused_and_named(change: dict[str, Any], named: str) 
         ({"argv": ["x"], "step_pattern": "("}, "regular expression"),
         ({"argv": ["x"], "step_pattern": "(?P<los>x)"}, "los"),
         ({"argv": ["x"], "compile": ["absent.c"]}, "absent.c"),
+        ({"argv": ["x"], "host_python": True}, "begin `argv` with python3"),
         ({"argv": ["x"], "compile": ["../x.c"]}, "below"),
         ({"argv": ["x"], "files": ["a.cl", "b"], "compile": ["b.c"]}, "one name"),
         ({"argv": ["x"], "compile": ["a.cl"]}, "C files"),
@@ -161,6 +162,15 @@ def test_a_command_has_programs_and_metrics(tmp_path: Path) -> None:
     assert task.metrics == (OwnMetric(**METRIC),)
     assert task.deterministic
     assert jsonschema.Draft202012Validator(workload_schema()).is_valid(settings)
+
+
+def test_a_command_may_run_on_the_hosts_python() -> None:
+    for value in (True, False):
+        settings = {**COMMAND, "command": {"argv": ["python3", "-V"], "host_python": value}}
+        task = read(settings).task
+        assert isinstance(task, Command)
+        assert task.host_python is value
+        assert jsonschema.Draft202012Validator(workload_schema()).is_valid(settings)
 
 
 def test_a_command_has_no_model_keys() -> None:
