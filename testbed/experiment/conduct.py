@@ -348,7 +348,8 @@ def _guests(
         parts = dataclasses.replace(parts, server_guest=serving.running)
 
     # A guest's name begins with its part's (plan.py).
-    needs = {part.name: _part_needs(part) for part in experiment.parts}
+    parts_here = [part for part in experiment.parts if placement in part.placements]
+    needs = {part.name: part_needs(part) for part in parts_here}
     if any("share" in need for need in needs.values()):
         manifest["host_python"] = {"program": sys.executable, "version": platform.python_version()}
 
@@ -369,7 +370,7 @@ def _guests(
             serving.close()
 
 
-def _part_needs(part: Part) -> dict[str, Any]:
+def part_needs(part: Part) -> dict[str, Any]:
     """What of `GuestParts` a part decides.  Raises TestbedError if its workloads do not agree."""
     workloads = [find_workload(choice.name) for choice in part.workloads]
     backends = sorted({backend_of(workload) for workload in workloads})

@@ -122,9 +122,12 @@ class TreeReader:
             return self._open[path]
         if len(self._open) >= OPEN_FILES_MAX:
             os.close(self._open.popitem(last=False)[1])
-        # Not through a link that took the file's place since it was listed.
-        self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        return self._open[path]
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        if _node(path, os.fstat(descriptor)) is None:
+            os.close(descriptor)
+            raise OSError(f"{path} is no longer a file that all may read")
+        self._open[path] = descriptor
+        return descriptor
 
 
 def host_tree(paths: Iterable[Path], empty: Iterable[PurePosixPath] = ()) -> Tree:

@@ -3,7 +3,7 @@
 A guest sees them read-only, at their own places below `GUEST_ROOT`, on a disk that is made of this
 machine's files as they lie (erofs.py); programs run with that as their root. So they have the C
 library, the Python and the packages that a program on the host has, unmodified, and need neither
-network nor installation in the guest. See ARCHITECTURE.md, section 4.
+network nor installation in the guest. See ARCHITECTURE.md, section 6.
 """
 
 from __future__ import annotations

@@ -211,6 +211,22 @@ def test_a_file_that_became_shorter_is_an_error(folder: Path) -> None:
         tree.reader().read(0, tree.size_bytes)
 
 
+@pytest.mark.parametrize("change", ["link", "closed", "pipe"])
+def test_what_takes_a_files_place_is_not_shown(folder: Path, change: str) -> None:
+    (folder / "file").write_bytes(b"x" * 100)
+    tree = host_tree([folder])
+    (folder / "file").unlink()
+    if change == "link":
+        (folder / "file").symlink_to("/etc/passwd")
+    elif change == "pipe":
+        os.mkfifo(folder / "file")
+    else:
+        (folder / "file").write_bytes(b"secret" * 20)
+        (folder / "file").chmod(0o600)
+    with pytest.raises(OSError):
+        tree.reader().read(0, tree.size_bytes)
+
+
 def test_few_files_are_open_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erofs, "OPEN_FILES_MAX", 2)
     for at in range(6):
