@@ -18,7 +18,7 @@ from testbed.experiment.conduct import Request
 from testbed.experiment.reproduce import run_experiment
 from testbed.experiment.systems import system
 from testbed.machine.guest import GuestRun
-from testbed.machine.host_python import GUEST_ROOT, python_tree
+from testbed.machine.host_python import GUEST_ROOT, python_paths, python_tree
 from testbed.machine.host_server import HostServerConfig
 from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
@@ -144,7 +144,8 @@ assert not os.path.exists("/etc/shadow")
     (event,) = seen.events
     assert event["user"] == 1000
     assert {"dev", "proc", "sys", "tmp", "usr"} <= set(event["root"])
-    assert not {"root", "home", "var", "boot"} & set(event["root"]) - set(Path(sys.prefix).parts)
+    needed = {part for path in python_paths(sys.executable) for part in path.resolve().parts}
+    assert not {"root", "home", "var", "boot"} & set(event["root"]) - needed
     assert served.vm.guest.run(["cat", "/tmp/written"]).stdout.startswith("in the guest's")
 
 
