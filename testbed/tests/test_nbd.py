@@ -80,7 +80,7 @@ class Client:
 
 
 def test_a_disk_is_read_as_it_is(tree: Tree) -> None:
-    whole = tree.reader().read(0, tree.size_bytes)
+    whole = bytes(tree.reader().read(0, tree.size_bytes))
     with Client(tree) as client:
         assert client.agree() == tree.size_bytes
         for offset, size in ((0, 4096), (1024, 128), (tree.size_bytes - 512, 512), (0, 0)):
@@ -134,16 +134,20 @@ def test_a_file_that_is_gone_is_an_error_of_its_reads_alone(tree: Tree, tmp_path
 
 
 def test_nothing_is_left_when_the_other_side_has_gone(tree: Tree) -> None:
-    before = threading.active_count()
-    sockets = open_sockets()
+    wait_for_servers()  # those of other tests
+    threads, sockets = threading.active_count(), open_sockets()
     for _ in range(3):
         with Client(tree) as client:
             client.agree()
+    wait_for_servers()
+    assert (threading.active_count(), open_sockets()) == (threads, sockets)
+
+
+def wait_for_servers() -> None:
+    """Wait until no connection is served any more."""
     for thread in threading.enumerate():
         if thread.name == "host share":
             thread.join(LIMIT_S)
-    assert threading.active_count() == before
-    assert open_sockets() == sockets
 
 
 def open_sockets() -> int:
