@@ -80,6 +80,7 @@ class BootedGuest:
                     tcp=True,
                     network=parts.network,
                     worker=parts.native.worker,
+                    vm="guest",
                 )
                 place = served_guest(vm, config, *common)
             self._served = stack.enter_context(place)
