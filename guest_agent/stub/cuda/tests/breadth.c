@@ -547,6 +547,7 @@ static void boxes(void)
                                 .extent = extent,
                                 .kind = TO_DEVICE};
     OK(cudaMemcpy3D(&copy));
+    OK(cudaDeviceSynchronize()); /* a copy of pageable memory may still be under way */
     copy = (struct wh_cuda_copy){.src = a, .dst = b, .extent = extent, .kind = ON_DEVICE};
     OK(cudaMemcpy3DAsync(&copy, stream));
     copy = (struct wh_cuda_copy){
