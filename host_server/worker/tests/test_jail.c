@@ -314,7 +314,7 @@ static void check_kept_code(int folder, bool own_user, bool walled)
     if (walled && own_user) {
         REFUSED(mkdirat(folder, "folder", 0700), EACCES);
         REFUSED(symlinkat("/etc/passwd", folder, "link"), EACCES);
-        REFUSED(mkfifoat(folder, "pipe", 0600), EACCES);
+        REFUSED(mkfifoat(folder, "pipe", 0600), EPERM);
     }
 }
 
