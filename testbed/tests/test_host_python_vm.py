@@ -17,13 +17,14 @@ from testbed.experiment.client import guest_cuda_variables, guest_variables
 from testbed.experiment.conduct import Request
 from testbed.experiment.reproduce import run_experiment
 from testbed.experiment.systems import system
+from testbed.machine.double_build import ALLOWED
 from testbed.machine.guest import GuestRun
 from testbed.machine.host_python import GUEST_ROOT, python_paths, python_tree
 from testbed.machine.host_server import HostServerConfig
 from testbed.machine.native_build import native_build
 from testbed.machine.qemu_argv import VmConfig
 from testbed.machine.served_guest import ServedGuest, served_guest
-from testbed.tests.cuda_double import ALLOWED, CudaClient, compile_cuda_client, open_folder
+from testbed.tests.cuda_double import CudaClient, compile_cuda_client, open_folder
 
 pytestmark = [pytest.mark.vm, pytest.mark.native]
 
