@@ -105,6 +105,25 @@ def test_an_execution_is_one_message(
         assert end["round_trips"] == begin["round_trips"], label
 
 
+def test_another_problem_waits_for_what_only_the_library_knows(
+    client: CudaClient, programs: LibraryClients, tmp_path: Path
+) -> None:
+    """Making descriptors and setting attributes waits for nothing once the like has succeeded.
+
+    Completing them, and what is asked, waits: nine calls of 38; six where it is the same again.
+    """
+    stats = tmp_path / "stats"
+    with cuda_serving(system("wormhole"), double_config(client), tmp_path) as (_, environment):
+        done = run([programs.libraries], {**environment, "WORMHOLE_STATS": str(stats)})
+    assert done.returncode == 0, done.stdout[-2000:]
+    marks = _marks(stats)
+    for label, wanted in (("problem", 9), ("again", 6)):
+        begin, end = marks[label], marks[f"{label} end"]
+        calls = end["api_calls"] - begin["api_calls"]
+        assert (calls, end["messages"] - begin["messages"]) == (38, 38), label
+        assert end["round_trips"] - begin["round_trips"] == wanted, label
+
+
 def test_every_call_is_a_round_trip_where_nothing_may_be_answered(
     client: CudaClient, programs: LibraryClients, tmp_path: Path
 ) -> None:

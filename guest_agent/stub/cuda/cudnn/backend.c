@@ -2,8 +2,10 @@
  * backend.c - the graph interface: descriptors of the server's, set and asked attribute by
  * attribute, and the execution of a plan.
  *
- * Making a plan takes a few hundred calls, once a shape; each is a message. Executing it takes a
- * new variant pack each time - which tensor lies where -: that is kept here and travels with the
+ * Making a plan takes a few hundred calls, once a problem; each is a message. Most of them - making
+ * descriptors, setting their attributes - go one way once the same has succeeded, so that another
+ * problem waits for little but what the library finds out. Executing a plan takes a new variant
+ * pack each time - which tensor lies where -: that is kept here and travels with the
  * execution, one message in all. Some of its pointers are to scalars in the host's memory, because
  * the graph has them by value; so every descriptor remembers which tensors of the graph it belongs
  * to are so, and their bytes travel.
@@ -20,6 +22,7 @@
 #define NULL_POINTER 2002
 #define NOT_FINALIZED 2004
 #define NOT_SUPPORTED 3000
+#define TYPE_INT64 3
 #define VALUES_MAX 64u
 
 /* A tensor that is given by value. */
@@ -33,6 +36,8 @@ struct backend {
     uint32_t magic;
     int type;
     uint64_t handle; /* the server's; 0: a variant pack */
+    uint64_t made;   /* a hash of all that it was made of; 0: nobody but the library knows */
+    bool finalized;
     struct value *values;
     uint32_t value_count;
     union {
@@ -109,6 +114,8 @@ WH_EXPORT cudnnStatus_t cudnnBackendCreateDescriptor(int descriptorType,
     }
     backend->magic = MAGIC;
     backend->type = descriptorType;
+    backend->made = wh_shape(WH_OP_cudnnBackendCreateDescriptor);
+    backend->made = wh_shape_add(backend->made, (uint64_t)descriptorType);
     if (is_pack(backend)) {
         *descriptor = backend;
         return answered(0);
@@ -123,8 +130,7 @@ WH_EXPORT cudnnStatus_t cudnnBackendCreateDescriptor(int descriptorType,
     if (status == 0) {
         wh_put_u64(&call, (uint64_t)descriptorType);
         wh_put_u64(&call, backend->handle);
-        status = wh_cuda_call(&call, &wh_cudnn_api);
-        wh_call_end(&call);
+        status = wh_cuda_send_shape(&call, &wh_cudnn_api, backend->made);
     }
     if (status != 0) {
         wh_cuda_handle_end(backend->handle);
@@ -157,6 +163,15 @@ WH_EXPORT cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d
     return done(status);
 }
 
+/* Whether it only describes tensors and operations: what it is made of decides whether it is valid.
+ * Graphs, engines, heuristics and plans depend on more. */
+static bool is_description(int type)
+{
+    return type == 0 || type == 1 ||
+           (type >= WH_CUDNN_BACKEND_FIRST_OPERATION && type <= WH_CUDNN_BACKEND_LAST_KNOWN &&
+            type != WH_CUDNN_BACKEND_OPERATION_GRAPH);
+}
+
 WH_EXPORT cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
 {
     WH_API_CALL();
@@ -171,10 +186,15 @@ WH_EXPORT cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor
         return answered(whole ? 0 : BAD_PARAM);
     }
     int status = begin(&call, WH_OP_cudnnBackendFinalize, backend);
-    if (status == 0) {
+    if (status == 0 && backend->made != 0 && is_description(backend->type)) {
+        uint64_t shape = wh_shape_add(wh_shape(WH_OP_cudnnBackendFinalize), backend->made);
+        status = wh_cuda_send_shape(&call, &wh_cudnn_api, shape);
+    } else if (status == 0) {
         status = wh_cuda_call(&call, &wh_cudnn_api);
         wh_call_end(&call);
     }
+    backend->finalized = backend->finalized || status == 0;
+    backend->made = status == 0 ? backend->made : 0;
     return done(status);
 }
 
@@ -263,7 +283,7 @@ static bool replace(void **kept, const void *bytes, size_t size_bytes)
 static int set_pack(struct backend *backend, int name, int type, int64_t count,
                     const void *elements)
 {
-    bool ids = name == WH_CUDNN_ATTR_PACK_UNIQUE_IDS && type == 3;
+    bool ids = name == WH_CUDNN_ATTR_PACK_UNIQUE_IDS && type == TYPE_INT64;
     bool pointers = type == WH_CUDNN_TYPE_VOID_PTR && (name == WH_CUDNN_ATTR_PACK_DATA_POINTERS ||
                                                        name == WH_CUDNN_ATTR_PACK_WORKSPACE);
     if (!ids && !pointers) {
@@ -304,6 +324,72 @@ static uint64_t *handles_of(void *const *descriptors, size_t count)
     return handles;
 }
 
+/* Whether what an attribute may be set to does not depend on what was set before. The number of an
+ * engine does: which there are, the graph decides. */
+static bool takes_alike(int type)
+{
+    return is_description(type) || type == WH_CUDNN_BACKEND_HEURISTICS ||
+           type == WH_CUDNN_BACKEND_PLAN || type == WH_CUDNN_BACKEND_OPERATION_GRAPH;
+}
+
+/* Sizes, strides and numbers of tensors are what a new problem has others of. Whether the library
+ * takes one is decided by its sign and its magnitude. */
+static bool is_free_number(const struct backend *backend, int name, int type)
+{
+    return backend->type == WH_CUDNN_BACKEND_TENSOR && type == TYPE_INT64 &&
+           (name == WH_CUDNN_ATTR_TENSOR_DIMENSIONS || name == WH_CUDNN_ATTR_TENSOR_STRIDES ||
+            name == WH_CUDNN_ATTR_TENSOR_UNIQUE_ID);
+}
+
+static uint64_t class_of(int64_t number)
+{
+    uint64_t magnitude = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    return (number == 0 ? 0u : number < 0 ? 1u : 2u) + (magnitude > INT32_MAX ? 4u : 0u);
+}
+
+/* What must be the same for an attribute to go one way: the kind of descriptor, which attribute,
+ * and its elements - of descriptors what they are and whether they are complete. */
+static uint64_t attribute_shape(const struct backend *backend, int name, int type, int64_t count,
+                                const void *elements)
+{
+    uint64_t shape = wh_shape(WH_OP_cudnnBackendSetAttribute);
+    shape = wh_shape_add(shape, (uint64_t)backend->type);
+    shape = wh_shape_add(shape, (uint64_t)name);
+    shape = wh_shape_add(shape, (uint64_t)type);
+    shape = wh_shape_add(shape, (uint64_t)count);
+    if (type != WH_CUDNN_TYPE_DESCRIPTOR && !is_free_number(backend, name, type)) {
+        return wh_shape_add_bytes(shape, elements, (size_t)count * wh_cudnn_element_bytes(type));
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (type == WH_CUDNN_TYPE_DESCRIPTOR) {
+            const struct backend *part = backend_of(((void *const *)elements)[i]);
+            shape = wh_shape_add(shape, (uint64_t)part->type);
+            shape = wh_shape_add(shape, part->finalized);
+        } else {
+            shape = wh_shape_add(shape, class_of(((const int64_t *)elements)[i]));
+        }
+    }
+    return shape;
+}
+
+/* Adds an attribute to what the descriptor is made of. */
+static void note_made(struct backend *backend, int name, int type, int64_t count,
+                      const void *elements)
+{
+    uint64_t made = wh_shape_add(wh_shape_add(backend->made, (uint64_t)name), (uint64_t)type);
+    made = wh_shape_add(made, (uint64_t)count);
+    if (type != WH_CUDNN_TYPE_DESCRIPTOR) {
+        made = wh_shape_add_bytes(made, elements, (size_t)count * wh_cudnn_element_bytes(type));
+    }
+    bool known = backend->made != 0;
+    for (int64_t i = 0; type == WH_CUDNN_TYPE_DESCRIPTOR && i < count; i++) {
+        const struct backend *part = backend_of(((void *const *)elements)[i]);
+        known = known && part->made != 0;
+        made = wh_shape_add(wh_shape_add(made, part->made), part->finalized);
+    }
+    backend->made = known ? made : 0;
+}
+
 static int set_remote(struct backend *backend, int name, int type, int64_t count,
                       const void *elements)
 {
@@ -327,13 +413,20 @@ static int set_remote(struct backend *backend, int name, int type, int64_t count
         wh_put_u64(&call, (uint64_t)type);
         wh_put_u64(&call, (uint64_t)count);
         wh_put_blob(&call, sent, (size_t)count * element_bytes);
-        status = wh_cuda_call(&call, &wh_cudnn_api);
-        wh_call_end(&call);
+        if (elements != NULL && !backend->finalized && takes_alike(backend->type)) {
+            uint64_t shape = attribute_shape(backend, name, type, count, elements);
+            status = wh_cuda_send_shape(&call, &wh_cudnn_api, shape);
+        } else {
+            status = wh_cuda_call(&call, &wh_cudnn_api);
+            wh_call_end(&call);
+        }
     }
     free(handles);
     if (status != 0 || elements == NULL) {
+        backend->made = 0; /* what a refused attribute leaves is the library's to know */
         return status;
     }
+    note_made(backend, name, type, count, elements);
     bool kept = true;
     if (type == WH_CUDNN_TYPE_DESCRIPTOR) {
         for (int64_t i = 0; i < count; i++) {
@@ -413,7 +506,10 @@ WH_EXPORT cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const 
     }
     bool kept = true;
     for (size_t i = 0; filled && arrayOfElements != NULL && i < count && (int64_t)i < found; i++) {
-        kept = inherit(backend_of(((void **)arrayOfElements)[i]), backend) && kept;
+        struct backend *part = backend_of(((void **)arrayOfElements)[i]);
+        part->made = 0;
+        part->finalized = true;
+        kept = inherit(part, backend) && kept;
     }
     return done(kept ? 0 : wh_cudnn_api.memory);
 }

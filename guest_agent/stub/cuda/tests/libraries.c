@@ -595,53 +595,108 @@ static void *graph_tensor(int64_t id, int64_t elements, bool by_value)
     return tensor;
 }
 
-static void dnn_graph(void)
+/* An operation on so many elements, and the plan that executes it. */
+struct problem {
+    void *tensors[3];
+    void *operation;
+    void *graph;
+    void *heuristic;
+    void *configs[3];
+    void *plan;
+    int64_t workspace_bytes;
+};
+
+static struct problem make_problem(cudnnHandle_t handle, int64_t elements)
 {
-    const float x[] = {1, 2, 3, 4};
-    const int64_t ids[] = {11, 12, 13};
     int64_t count = -1;
-    int64_t workspace_bytes = -1;
-    void *operation = NULL;
-    void *graph = NULL;
-    void *heuristic = NULL;
-    void *configs[3] = {NULL, NULL, NULL};
-    void *plan = NULL;
+    struct problem made = {.tensors = {graph_tensor(11, elements, false), graph_tensor(12, 1, true),
+                                       graph_tensor(13, elements, false)}};
+    OK(cudnnBackendCreateDescriptor(13, &made.operation));
+    OK(cudnnBackendSetAttribute(made.operation, 750, WH_CUDNN_TYPE_DESCRIPTOR, 3, made.tensors));
+    OK(cudnnBackendFinalize(made.operation));
+    OK(cudnnBackendCreateDescriptor(15, &made.graph));
+    OK(cudnnBackendSetAttribute(made.graph, 800, WH_CUDNN_TYPE_HANDLE, 1, &handle));
+    OK(cudnnBackendSetAttribute(made.graph, 801, WH_CUDNN_TYPE_DESCRIPTOR, 1, &made.operation));
+    OK(cudnnBackendFinalize(made.graph));
+    OK(cudnnBackendCreateDescriptor(4, &made.heuristic));
+    OK(cudnnBackendSetAttribute(made.heuristic, 201, WH_CUDNN_TYPE_DESCRIPTOR, 1, &made.graph));
+    OK(cudnnBackendFinalize(made.heuristic));
+    OK(cudnnBackendGetAttribute(made.heuristic, 202, WH_CUDNN_TYPE_DESCRIPTOR, 0, &count, NULL));
+    say("%lld configurations", (long long)count);
+    for (int i = 0; i < 3; i++) {
+        OK(cudnnBackendCreateDescriptor(3, &made.configs[i]));
+    }
+    OK(cudnnBackendGetAttribute(made.heuristic, 202, WH_CUDNN_TYPE_DESCRIPTOR, 3, &count,
+                                made.configs));
+    say("%lld filled in", (long long)count);
+    OK(cudnnBackendCreateDescriptor(5, &made.plan));
+    OK(cudnnBackendSetAttribute(made.plan, 400, WH_CUDNN_TYPE_HANDLE, 1, &handle));
+    OK(cudnnBackendSetAttribute(made.plan, 401, WH_CUDNN_TYPE_DESCRIPTOR, 1, &made.configs[1]));
+    OK(cudnnBackendFinalize(made.plan));
+    OK(cudnnBackendGetAttribute(made.plan, 402, 3, 1, &count, &made.workspace_bytes));
+    return made;
+}
+
+static void end_problem(const struct problem *problem)
+{
+    void *const all[] = {problem->plan,       problem->configs[0], problem->configs[1],
+                         problem->configs[2], problem->heuristic,  problem->graph,
+                         problem->operation,  problem->tensors[0], problem->tensors[1],
+                         problem->tensors[2]};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        OK(cudnnBackendDestroyDescriptor(all[i]));
+    }
+}
+
+/* What the library refuses is known at once, whatever has succeeded before. */
+static void refused_attributes(void)
+{
     void *none = NULL;
+    void *operation = NULL;
+    void *tensor = graph_tensor(14, 4, false);
+    void *unfinished = NULL;
+    int64_t number = 15;
     char text[128] = "";
-    cudnnHandle_t handle = NULL;
-    OK(cudnnCreate(&handle));
-    void *tensors[] = {graph_tensor(11, 4, false), graph_tensor(12, 1, true),
-                       graph_tensor(13, 4, false)};
     IS(cudnnBackendCreateDescriptor(1000, &none), 3000);
     OK(cudnnBackendCreateDescriptor(13, &operation));
     IS(cudnnBackendFinalize(operation), 2000);
     cudnnGetLastErrorString(text, sizeof(text));
     say("%s", text);
+    OK(cudnnBackendCreateDescriptor(WH_CUDNN_BACKEND_TENSOR, &unfinished));
+    void *tensors[] = {unfinished, tensor, tensor};
+    IS(cudnnBackendSetAttribute(operation, 750, WH_CUDNN_TYPE_DESCRIPTOR, 3, tensors), 2004);
+    IS(cudnnBackendSetAttribute(tensor, WH_CUDNN_ATTR_TENSOR_UNIQUE_ID, 3, 1, &number), 2000);
+    OK(cudnnBackendSetAttribute(unfinished, WH_CUDNN_ATTR_TENSOR_UNIQUE_ID, 3, 1, &number));
+    OK(cudnnBackendFinalize(unfinished));
     OK(cudnnBackendSetAttribute(operation, 750, WH_CUDNN_TYPE_DESCRIPTOR, 3, tensors));
     OK(cudnnBackendFinalize(operation));
-    OK(cudnnBackendCreateDescriptor(15, &graph));
-    OK(cudnnBackendSetAttribute(graph, 800, WH_CUDNN_TYPE_HANDLE, 1, &handle));
-    OK(cudnnBackendSetAttribute(graph, 801, WH_CUDNN_TYPE_DESCRIPTOR, 1, &operation));
-    OK(cudnnBackendFinalize(graph));
-    OK(cudnnBackendCreateDescriptor(4, &heuristic));
-    OK(cudnnBackendSetAttribute(heuristic, 201, WH_CUDNN_TYPE_DESCRIPTOR, 1, &graph));
-    OK(cudnnBackendFinalize(heuristic));
-    OK(cudnnBackendGetAttribute(heuristic, 202, WH_CUDNN_TYPE_DESCRIPTOR, 0, &count, NULL));
-    say("%lld configurations", (long long)count);
-    for (int i = 0; i < 3; i++) {
-        OK(cudnnBackendCreateDescriptor(3, &configs[i]));
-    }
-    OK(cudnnBackendGetAttribute(heuristic, 202, WH_CUDNN_TYPE_DESCRIPTOR, 3, &count, configs));
-    say("%lld filled in", (long long)count);
-    OK(cudnnBackendCreateDescriptor(5, &plan));
-    OK(cudnnBackendSetAttribute(plan, 400, WH_CUDNN_TYPE_HANDLE, 1, &handle));
-    OK(cudnnBackendSetAttribute(plan, 401, WH_CUDNN_TYPE_DESCRIPTOR, 1, &configs[1]));
-    OK(cudnnBackendFinalize(plan));
-    OK(cudnnBackendGetAttribute(plan, 402, 3, 1, &count, &workspace_bytes));
-    say("workspace of %lld bytes", (long long)workspace_bytes);
+    OK(cudnnBackendDestroyDescriptor(operation));
+    OK(cudnnBackendDestroyDescriptor(unfinished));
+    OK(cudnnBackendDestroyDescriptor(tensor));
+}
+
+static void dnn_graph(void)
+{
+    const float x[] = {1, 2, 3, 4};
+    const int64_t ids[] = {11, 12, 13};
+    cudnnHandle_t handle = NULL;
+    OK(cudnnCreate(&handle));
+    refused_attributes();
+    struct problem first = make_problem(handle, 4);
+    refused_attributes();
+    mark("problem");
+    struct problem other = make_problem(handle, 8);
+    mark("problem end");
+    mark("again");
+    struct problem same = make_problem(handle, 8);
+    mark("again end");
+    end_problem(&other);
+    end_problem(&same);
+    void *plan = first.plan;
+    say("workspace of %lld bytes", (long long)first.workspace_bytes);
     void *dx = device(x, sizeof(x));
     void *dy = device(x, sizeof(x));
-    void *workspace = device(NULL, (size_t)workspace_bytes);
+    void *workspace = device(NULL, (size_t)first.workspace_bytes);
     for (int i = 0; i < 20; i++) {
         float scalar = (float)i;
         void *pointers[] = {dx, &scalar, dy};
@@ -664,11 +719,7 @@ static void dnn_graph(void)
     }
     mark("graph end");
     show("y", dy, 4, 0);
-    void *const all[] = {plan,  configs[0], configs[1], configs[2], heuristic,
-                         graph, operation,  tensors[0], tensors[1], tensors[2]};
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        OK(cudnnBackendDestroyDescriptor(all[i]));
-    }
+    end_problem(&first);
     OK(cudnnDestroy(handle));
 }
 
