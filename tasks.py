@@ -477,7 +477,7 @@ def coverage(_: Context, program: str, python: str = "", json: bool = False) -> 
     help={
         "messages": "messages that the worker shall execute (default: 200000)",
         "seed": "seed of all choices (default: 1)",
-        "backend": "null or opencl (default: both, nine to one)",
+        "backend": "null, opencl or cuda (default: all)",
         "stream": "a recording (./inv record) whose messages are sent and damaged, too",
         "json": JSON_HELP,
     }

@@ -148,10 +148,10 @@ static bool from_stream(struct client *client, struct wh_message *message)
     return true;
 }
 
-static uint32_t core_shapes(void)
+static uint32_t core_shapes(const struct wh_shapes *known)
 {
     uint32_t count = 0;
-    while (count < wh_shape_count && wh_shapes[count].opcode < 0x100) {
+    while (count < known->count && known->shapes[count].opcode < 0x100) {
         count++;
     }
     return count;
@@ -161,11 +161,16 @@ static uint32_t core_shapes(void)
 static size_t next_shape(struct client *client)
 {
     struct wh_random *random = &client->random;
-    bool core = !client->plan->opencl && !wh_one_in(random, 4);
-    size_t shape = wh_below(random, core ? core_shapes() : (uint32_t)wh_shape_count);
+    const struct wh_shapes *known = client->maker.shapes;
+    bool core = !client->plan->opencl && !client->plan->cuda && !wh_one_in(random, 4);
+    size_t shape = wh_below(random, core ? core_shapes(known) : (uint32_t)known->count);
     /* A release too many ends in the library, as it does natively: it would hide what comes later.
-     */
-    bool releases = strncmp(wh_shapes[shape].name, "clRelease", 9) == 0;
+     * So would a stream that waits for a host function. */
+    bool releases = strncmp(known->shapes[shape].name, "clRelease", 9) == 0 ||
+                    strstr(known->shapes[shape].name, "Destroy") != NULL ||
+                    strstr(known->shapes[shape].name, "Unload") != NULL ||
+                    strstr(known->shapes[shape].name, "HostFunc") != NULL ||
+                    strstr(known->shapes[shape].name, "HostNode") != NULL;
     return releases && !wh_one_in(random, 5) ? next_shape(client) : shape;
 }
 
@@ -173,7 +178,7 @@ static void next_message(struct client *client, struct wh_message *message)
 {
     struct wh_random *random = &client->random;
     if (client->noise) {
-        wh_make_noise(random, message);
+        wh_make_noise(&client->maker, message);
         return;
     }
     if (wh_one_in(random, 2) || !from_stream(client, message)) {
@@ -411,8 +416,12 @@ void wh_hostile_session(struct wh_plan *plan)
     client.damage_one_in = client.polite ? 0 : damages[wh_below(&client.random, 4)];
     client.noise = !client.polite && wh_one_in(&client.random, 6);
     client.odd_headers = !client.polite && wh_one_in(&client.random, 2);
+    client.maker.shapes = plan->cuda ? &wh_cuda_shapes : &wh_opencl_shapes;
     if (wh_output_start(plan->session) != 0) {
         _exit(1);
+    }
+    if (plan->cuda) {
+        wh_fuzz_cuda_objects(plan);
     }
     if (wh_one_in(&client.random, 4)) {
         tcp_session(&client);

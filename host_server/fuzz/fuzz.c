@@ -3,8 +3,10 @@
  * ends.
  *
  *     wormhole-fuzz --backend opencl --messages 100000 --seed 1 [--session N] [--stream FILE]
+ *     wormhole-fuzz --backend cuda --code FILE ...
  *
- * The backend is loaded once and has some objects; every session is a fork of that state. A
+ * The backend is loaded once and has some objects; every session is a fork of that state (CUDA's
+ * sessions make their own objects). A
  * well-behaved neighbour in the same region is asked after each session. One JSON object says what
  * happened; the exit status is 1 after a finding.
  */
@@ -43,6 +45,7 @@
 struct options {
     const char *backend;
     const char *stream;
+    const char *code; /* a file of device code */
     const char *jail;
     uint64_t messages;
     uint64_t seed;
@@ -274,12 +277,17 @@ static cl_command_queue bounded_queue(cl_context context, cl_device_id device,
     return real->clCreateCommandQueueWithProperties(context, device, properties, error);
 }
 
+void wh_fuzz_keep(struct wh_plan *of, uint8_t kind, void *object)
+{
+    uint64_t handle = (uint64_t)kind << 56 | 1ull << 32 | (1000 + of->handles.next_index++);
+    if (object != NULL && wh_handle_put(of->session, handle, kind, object) == 0) {
+        wh_handles_add(&of->handles, handle);
+    }
+}
+
 static void keep(uint8_t kind, void *object)
 {
-    uint64_t handle = (uint64_t)kind << 56 | 1ull << 32 | (1000 + plan.handles.next_index++);
-    if (object != NULL && wh_handle_put(&session, handle, kind, object) == 0) {
-        wh_handles_add(&plan.handles, handle);
-    }
+    wh_fuzz_keep(&plan, kind, object);
 }
 
 static void keep_binary(cl_program program)
@@ -397,6 +405,10 @@ static void load_backend(void)
         die(options.backend, reason);
     }
     plan.opencl = strcmp(options.backend, "opencl") == 0;
+    plan.cuda = strcmp(options.backend, "cuda") == 0;
+    if (plan.cuda && (options.code == NULL || !wh_fuzz_read_code(options.code, &plan.binary))) {
+        die("the device code", "--code names no file of it");
+    }
     if (!plan.opencl) {
         return;
     }
@@ -448,8 +460,9 @@ static bool line_has(const char *line, const char *words)
 
 static bool line_is_ours(const char *line)
 {
-    return line_has(line, " host_server/") || line_has(line, "/host_server/") ||
-           line_has(line, "/generated/") || line_has(line, "/wormhole-fuzz+");
+    return !line_has(line, "/refcuda/") &&
+           (line_has(line, " host_server/") || line_has(line, "/host_server/") ||
+            line_has(line, "/generated/") || line_has(line, "/wormhole-fuzz+"));
 }
 
 /* Whether one of the report's stacks - of the access, of the allocation, of its end - begins in our
@@ -484,8 +497,8 @@ static bool crashed_in_backend(void)
     bool beyond = strstr(report, "heap-") != NULL || strstr(report, "overflow") != NULL ||
                   strstr(report, "overlap") != NULL;
     bool binary = strstr(report, "wh_skeleton_clCreateProgramWithBinary") != NULL;
-    return plan.opencl && strstr(report, "runtime error") == NULL && (!beyond || binary) &&
-           !stack_is_ours();
+    return (plan.opencl || plan.cuda) && strstr(report, "runtime error") == NULL &&
+           (!beyond || binary) && !stack_is_ours();
 }
 
 static void say_finding(uint64_t number, const char *what)
@@ -599,6 +612,7 @@ static void parse(int argc, char **argv)
                                           {"session", required_argument, NULL, 'n'},
                                           {"session-messages", required_argument, NULL, 'l'},
                                           {"stream", required_argument, NULL, 't'},
+                                          {"code", required_argument, NULL, 'c'},
                                           {"jail", required_argument, NULL, 'j'},
                                           {"verbose", no_argument, NULL, 'v'},
                                           {NULL, 0, NULL, 0}};
@@ -622,6 +636,9 @@ static void parse(int argc, char **argv)
             break;
         case 't':
             options.stream = optarg;
+            break;
+        case 'c':
+            options.code = optarg;
             break;
         case 'j':
             options.jail = optarg;
@@ -657,9 +674,10 @@ static void print_result(void)
            (unsigned long long)totals.blocked, (unsigned long long)totals.backend_crashes);
     printf("\"findings\":%llu,\"neighbour_answers\":%llu,\"opcodes\":{",
            (unsigned long long)totals.findings, (unsigned long long)totals.neighbour_answers);
-    for (size_t i = 0; i < wh_shape_count; i++) {
-        uint16_t opcode = wh_shapes[i].opcode;
-        printf("%s\"%s\":[%llu,%llu,%llu]", i > 0 ? "," : "", wh_shapes[i].name,
+    const struct wh_shapes *known = plan.cuda ? &wh_cuda_shapes : &wh_opencl_shapes;
+    for (size_t i = 0; i < known->count; i++) {
+        uint16_t opcode = known->shapes[i].opcode;
+        printf("%s\"%s\":[%llu,%llu,%llu]", i > 0 ? "," : "", known->shapes[i].name,
                (unsigned long long)tally->opcode_executed[opcode],
                (unsigned long long)tally->opcode_succeeded[opcode],
                (unsigned long long)tally->opcode_malformed[opcode]);

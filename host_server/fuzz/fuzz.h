@@ -46,14 +46,18 @@ struct wh_message {
     size_t size_bytes;
 };
 
-/* A program's binary as the device gives it; what is too large for a message stays unused. */
+/* A program's binary as the device gives it, or device code; what is too large for a message stays
+ * unused. */
 struct wh_binary {
     uint8_t bytes[WH_FUZZ_BINARY_BYTES_MAX];
     size_t size_bytes;
 };
 
+struct wh_shapes;
+
 struct wh_maker {
     struct wh_random *random;
+    const struct wh_shapes *shapes;
     struct wh_handles *handles;
     uint8_t *arena; /* NULL: everything inline */
     uint64_t arena_bytes;
@@ -63,12 +67,29 @@ struct wh_maker {
     uint64_t last_read;    /* the last one that does not block; 0: none */
 };
 
-/* A message by the grammar; `shape` is an index into wh_shapes. */
+/* A message by the grammar; `shape` is an index into the maker's shapes. */
 void wh_make_message(struct wh_maker *maker, size_t shape, struct wh_message *message);
 /* Any bytes, with an opcode that may exist. */
-void wh_make_noise(struct wh_random *random, struct wh_message *message);
+void wh_make_noise(const struct wh_maker *maker, struct wh_message *message);
 /* Flips bits, cuts, doubles, overwrites with odd numbers. */
 void wh_damage(struct wh_random *random, struct wh_message *message);
+
+/* Parts of messages. */
+struct wh_shape;
+struct wh_item;
+void wh_message_items(struct wh_maker *maker, const struct wh_shape *shape,
+                      struct wh_message *message);
+void wh_message_bytes(struct wh_message *message, const void *bytes, size_t size_bytes);
+void wh_message_u64(struct wh_message *message, uint64_t value);
+/* In place or in the arena. */
+void wh_message_blob(struct wh_maker *maker, struct wh_message *message, const void *bytes,
+                     size_t size_bytes);
+void wh_message_out(struct wh_maker *maker, struct wh_message *message, uint64_t capacity_bytes);
+uint64_t wh_message_handle(struct wh_maker *maker, uint8_t kind);
+
+/* An item that CUDA alone has. */
+void wh_message_cuda(struct wh_maker *maker, struct wh_message *message,
+                     const struct wh_item *item);
 
 /* A recorded call stream (wh_record.h). */
 struct wh_stream;
@@ -96,9 +117,18 @@ struct wh_plan {
     uint64_t seed;
     uint32_t messages;
     bool opencl;
+    bool cuda;
     int notify_fd;
     int wake_fd;
 };
+
+/* An object that the session has from its beginning. */
+void wh_fuzz_keep(struct wh_plan *plan, uint8_t kind, void *object);
+
+/* Device code from a file; and the objects of a session, made in its own process, since the double
+ * of a device does not survive a fork. */
+bool wh_fuzz_read_code(const char *path, struct wh_binary *code);
+void wh_fuzz_cuda_objects(struct wh_plan *plan);
 
 /* Serves a session and is its hostile client; ends the process. */
 void wh_hostile_session(struct wh_plan *plan) __attribute__((noreturn));

@@ -35,6 +35,24 @@ enum wh_item_kind {
     WH_FUZZ_PARTITION,    /* how a device is divided, what is wanted, the parts' handles */
     WH_FUZZ_PACKED,       /* kernel arguments that travel with a launch */
     WH_FUZZ_GEOMETRY,     /* dimensions, which sizes are given, the sizes */
+    WH_FUZZ_CONTEXT,      /* from here on CUDA's: the calling thread's device */
+    WH_FUZZ_ADDRESS,      /* a pointer of the device's */
+    WH_FUZZ_STREAM,       /* a stream, or the number of one of the device's own */
+    WH_FUZZ_SCALAR,       /* a pointer, or bytes */
+    WH_FUZZ_RESULT,       /* how many bytes of the host's, then an output area; or a pointer */
+    WH_FUZZ_INOUT,        /* bytes, and an output area of as many */
+    WH_FUZZ_FLOAT,        /* bits of a number */
+    WH_FUZZ_CONTENT,      /* a descriptor as a value, of kind `argument` */
+    WH_FUZZ_LT,           /* a descriptor that is plain bytes */
+    WH_FUZZ_CODE,         /* device code: digest, size, an output area, the bytes */
+    WH_FUZZ_NAME,         /* of a kernel or variable in it */
+    WH_FUZZ_LAUNCH,       /* geometry, attributes, packed parameters; `argument` 1: without the
+                             last, 2: without the second */
+    WH_FUZZ_COPY,         /* of a graph */
+    WH_FUZZ_AREA,         /* what follows a copy's address; `argument` 1: it goes out */
+    WH_FUZZ_PINNED,       /* an address in the arena */
+    WH_FUZZ_ELEMENTS,     /* of an attribute; `argument` 1: it is asked for */
+    WH_FUZZ_PACK,         /* what an execution of a graph is given */
 };
 
 /* Numbers that mean something. */
@@ -73,8 +91,21 @@ struct wh_shape {
     struct wh_item items[WH_ITEMS_MAX];
 };
 
-/* Generated from core.yaml and opencl.yaml. */
-extern const struct wh_shape wh_shapes[];
-extern const size_t wh_shape_count;
+/* What a descriptor that comes as a value consists of. */
+struct wh_entry_shape {
+    uint8_t kind; /* of the descriptor */
+    struct wh_shape shape;
+};
+
+struct wh_shapes {
+    const struct wh_shape *shapes;
+    size_t count;
+};
+
+/* Generated; functions of the runtime itself come first in both. */
+extern const struct wh_shapes wh_opencl_shapes;
+extern const struct wh_shapes wh_cuda_shapes;
+extern const struct wh_entry_shape wh_entry_shapes[];
+extern const size_t wh_entry_shape_count;
 
 #endif

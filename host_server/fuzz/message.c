@@ -57,7 +57,7 @@ void wh_handles_add(struct wh_handles *handles, uint64_t handle)
 
 /* Writing. What does not fit is left out: the message is then simply too short. */
 
-static void put(struct wh_message *message, const void *bytes, size_t size_bytes)
+void wh_message_bytes(struct wh_message *message, const void *bytes, size_t size_bytes)
 {
     size_t padded_bytes = wh_align(size_bytes, WH_ITEM_BYTES);
     if (padded_bytes > sizeof(message->bytes) - WH_REQUEST_ALIGN - message->size_bytes) {
@@ -68,47 +68,47 @@ static void put(struct wh_message *message, const void *bytes, size_t size_bytes
     message->size_bytes += padded_bytes;
 }
 
-static void put_u64(struct wh_message *message, uint64_t value)
+void wh_message_u64(struct wh_message *message, uint64_t value)
 {
-    put(message, &value, sizeof(value));
+    wh_message_bytes(message, &value, sizeof(value));
 }
 
 /* Bytes of a message, inline or in the arena, or with a place that is wrong. */
-static void put_blob(struct wh_maker *maker, struct wh_message *message, const void *bytes,
+void wh_message_blob(struct wh_maker *maker, struct wh_message *message, const void *bytes,
                      size_t size_bytes)
 {
     struct wh_random *random = maker->random;
     if (wh_one_in(random, maker->wrong_one_in)) {
-        put_u64(message, wh_odd_number(random));
-        put_u64(message, wh_odd_number(random));
+        wh_message_u64(message, wh_odd_number(random));
+        wh_message_u64(message, wh_odd_number(random));
         return;
     }
-    put_u64(message, size_bytes);
+    wh_message_u64(message, size_bytes);
     bool in_arena = maker->arena != NULL && (size_bytes > INLINE_BYTES_MAX || wh_one_in(random, 8));
     if (!in_arena) {
-        put_u64(message, WH_INLINE);
-        put(message, bytes, size_bytes);
+        wh_message_u64(message, WH_INLINE);
+        wh_message_bytes(message, bytes, size_bytes);
         return;
     }
     uint64_t lines = (maker->arena_bytes - size_bytes) / WH_LINE_BYTES - 1;
     uint64_t location = WH_LINE_BYTES * (1 + wh_random(random) % lines);
     memcpy(maker->arena + location, bytes, size_bytes);
-    put_u64(message, location);
+    wh_message_u64(message, location);
 }
 
-static void put_out(struct wh_maker *maker, struct wh_message *message, uint64_t capacity_bytes)
+void wh_message_out(struct wh_maker *maker, struct wh_message *message, uint64_t capacity_bytes)
 {
     struct wh_random *random = maker->random;
-    put_u64(message,
-            wh_one_in(random, maker->wrong_one_in) ? wh_odd_number(random) : capacity_bytes);
+    wh_message_u64(message,
+                   wh_one_in(random, maker->wrong_one_in) ? wh_odd_number(random) : capacity_bytes);
     if (wh_one_in(random, maker->wrong_one_in)) {
-        put_u64(message, wh_odd_number(random));
+        wh_message_u64(message, wh_odd_number(random));
     } else if (wh_one_in(random, 30)) {
-        put_u64(message, WH_NULL); /* which some calls refuse */
+        wh_message_u64(message, WH_NULL); /* which some calls refuse */
     } else if (maker->arena != NULL && wh_one_in(random, 4)) {
-        put_u64(message, WH_LINE_BYTES * (1ull + wh_below(random, 4096)));
+        wh_message_u64(message, WH_LINE_BYTES * (1ull + wh_below(random, 4096)));
     } else {
-        put_u64(message, WH_INLINE);
+        wh_message_u64(message, WH_INLINE);
     }
 }
 
@@ -166,7 +166,7 @@ static uint64_t image_of(struct wh_maker *maker)
     return maker->handles->handles[WH_KIND_MEM][6 + wh_below(maker->random, 3)];
 }
 
-static uint64_t handle_of(struct wh_maker *maker, uint8_t kind)
+uint64_t wh_message_handle(struct wh_maker *maker, uint8_t kind)
 {
     struct wh_random *random = maker->random;
     if (wh_one_in(random, maker->wrong_one_in)) {
@@ -191,7 +191,7 @@ static uint64_t created_handle(struct wh_maker *maker, uint8_t kind)
 {
     struct wh_random *random = maker->random;
     if (wh_one_in(random, maker->wrong_one_in * 4)) {
-        return handle_of(maker, kind);
+        return wh_message_handle(maker, kind);
     }
     uint64_t handle = (uint64_t)kind << 56 | 1ull << 32 | (maker->handles->next_index++ & 0xfffff);
     wh_handles_add(maker->handles, handle);
@@ -203,14 +203,14 @@ static void put_handles(struct wh_maker *maker, struct wh_message *message, uint
 {
     uint64_t list[LIST_MAX];
     if (count == 0) {
-        put_u64(message, 0);
-        put_u64(message, WH_NULL);
+        wh_message_u64(message, 0);
+        wh_message_u64(message, WH_NULL);
         return;
     }
     for (uint32_t i = 0; i < count; i++) {
-        list[i] = handle_of(maker, kind);
+        list[i] = wh_message_handle(maker, kind);
     }
-    put_blob(maker, message, list, count * sizeof(list[0]));
+    wh_message_blob(maker, message, list, count * sizeof(list[0]));
 }
 
 static void put_list(struct wh_maker *maker, struct wh_message *message, uint16_t first_name)
@@ -218,8 +218,8 @@ static void put_list(struct wh_maker *maker, struct wh_message *message, uint16_
     uint64_t list[2 * LIST_MAX + 1];
     uint32_t pairs = first_name == 0 ? 0 : wh_below(maker->random, 3);
     if (wh_one_in(maker->random, 3)) {
-        put_u64(message, 0);
-        put_u64(message, WH_NULL);
+        wh_message_u64(message, 0);
+        wh_message_u64(message, WH_NULL);
         return;
     }
     for (uint32_t i = 0; i < pairs; i++) {
@@ -227,7 +227,7 @@ static void put_list(struct wh_maker *maker, struct wh_message *message, uint16_
         list[2 * i + 1] = wh_below(maker->random, 8);
     }
     list[2 * (size_t)pairs] = wh_one_in(maker->random, maker->wrong_one_in) ? 1 : 0;
-    put_blob(maker, message, list, (2 * pairs + 1) * sizeof(list[0]));
+    wh_message_blob(maker, message, list, (2 * pairs + 1) * sizeof(list[0]));
 }
 
 static void put_created_list(struct wh_maker *maker, struct wh_message *message, uint8_t kind)
@@ -237,14 +237,14 @@ static void put_created_list(struct wh_maker *maker, struct wh_message *message,
     for (uint32_t i = 0; i < count; i++) {
         list[i] = created_handle(maker, kind);
     }
-    put_blob(maker, message, list, count * sizeof(list[0]));
+    wh_message_blob(maker, message, list, count * sizeof(list[0]));
 }
 
 static void put_data(struct wh_maker *maker, struct wh_message *message, uint64_t length)
 {
     static uint8_t bytes[4096];
     memset(bytes, (int)wh_random(maker->random), 64);
-    put_blob(maker, message, bytes, length <= sizeof(bytes) ? length : sizeof(bytes));
+    wh_message_blob(maker, message, bytes, length <= sizeof(bytes) ? length : sizeof(bytes));
 }
 
 static void put_triple(struct wh_maker *maker, struct wh_message *message, uint8_t hint)
@@ -258,12 +258,13 @@ static void put_triple(struct wh_maker *maker, struct wh_message *message, uint8
     if (wh_one_in(random, 2)) { /* all that an image of two dimensions has */
         sizes[2] = hint == WH_HINT_ORIGIN ? 0 : hint == WH_HINT_REGION ? 1 : wh_below(random, 2);
     }
-    put_blob(maker, message, sizes, sizeof(sizes));
+    wh_message_blob(maker, message, sizes, sizeof(sizes));
 }
 
 static void put_text(struct wh_maker *maker, struct wh_message *message, const char *text)
 {
-    put_blob(maker, message, text, strlen(text) + !wh_one_in(maker->random, maker->wrong_one_in));
+    wh_message_blob(maker, message, text,
+                    strlen(text) + !wh_one_in(maker->random, maker->wrong_one_in));
 }
 
 static void put_string(struct wh_maker *maker, struct wh_message *message, uint8_t hint)
@@ -289,7 +290,7 @@ static void put_source(struct wh_maker *maker, struct wh_message *message)
         "kernel void broken(",
     };
     const char *text = sources[wh_below(maker->random, sizeof(sources) / sizeof(sources[0]))];
-    put_blob(maker, message, text, strlen(text));
+    wh_message_blob(maker, message, text, strlen(text));
 }
 
 static void put_bytes(struct wh_maker *maker, struct wh_message *message)
@@ -298,15 +299,15 @@ static void put_bytes(struct wh_maker *maker, struct wh_message *message)
     size_t size_bytes =
         wh_one_in(maker->random, maker->wrong_one_in) ? size_number(maker->random) : 256;
     if (wh_one_in(maker->random, maker->wrong_one_in)) {
-        put_u64(message, 0);
-        put_u64(message, WH_NULL);
+        wh_message_u64(message, 0);
+        wh_message_u64(message, WH_NULL);
         return;
     }
     for (size_t i = 0; i * sizeof(words[0]) < size_bytes; i++) {
-        words[i] = wh_one_in(maker->random, 8) ? handle_of(maker, WH_KIND_MEM)
+        words[i] = wh_one_in(maker->random, 8) ? wh_message_handle(maker, WH_KIND_MEM)
                                                : wh_below(maker->random, 16);
     }
-    put_blob(maker, message, words, size_bytes);
+    wh_message_blob(maker, message, words, size_bytes);
 }
 
 /* Sorts are 1 bytes, 2 handle, 3 local memory. */
@@ -315,11 +316,11 @@ static void put_argument(struct wh_maker *maker, struct wh_message *message)
     struct wh_random *random = maker->random;
     bool wrong = wh_one_in(random, maker->wrong_one_in);
     uint64_t sort = 1 + wh_below(random, wrong ? 5 : 3);
-    uint64_t value = sort == 2 ? handle_of(maker, WH_KIND_MEM) : wh_below(random, 100);
-    put_u64(message, wrong ? wh_odd_number(random) : wh_below(random, 4));
-    put_u64(message, sort);
-    put_u64(message, wrong ? wh_odd_number(random) : wh_one_in(random, 2) ? 4 : 8);
-    put_blob(maker, message, &value, sizeof(value));
+    uint64_t value = sort == 2 ? wh_message_handle(maker, WH_KIND_MEM) : wh_below(random, 100);
+    wh_message_u64(message, wrong ? wh_odd_number(random) : wh_below(random, 4));
+    wh_message_u64(message, sort);
+    wh_message_u64(message, wrong ? wh_odd_number(random) : wh_one_in(random, 2) ? 4 : 8);
+    wh_message_blob(maker, message, &value, sizeof(value));
 }
 
 /* Kernel arguments of a launch: header of index, sort and size, then the value. */
@@ -332,9 +333,10 @@ static void put_packed(struct wh_maker *maker, struct wh_message *message)
         uint64_t sort = 1 + wh_below(random, wh_one_in(random, maker->wrong_one_in) ? 5 : 3);
         words[3 * i] = sort << 32 | i;
         words[3 * i + 1] = sort == 1 ? 4 : 8;
-        words[3 * i + 2] = sort == 2 ? handle_of(maker, WH_KIND_MEM) : wh_below(random, 100);
+        words[3 * i + 2] =
+            sort == 2 ? wh_message_handle(maker, WH_KIND_MEM) : wh_below(random, 100);
     }
-    put_blob(maker, message, words, (size_t)count * 3 * sizeof(words[0]));
+    wh_message_blob(maker, message, words, (size_t)count * 3 * sizeof(words[0]));
 }
 
 static void put_geometry(struct wh_maker *maker, struct wh_message *message)
@@ -342,11 +344,11 @@ static void put_geometry(struct wh_maker *maker, struct wh_message *message)
     struct wh_random *random = maker->random;
     bool wrong = wh_one_in(random, maker->wrong_one_in);
     uint64_t dimensions = wrong ? wh_odd_number(random) : 1 + wh_below(random, 3);
-    put_u64(message, dimensions);
-    put_u64(message, wh_below(random, 8));
+    wh_message_u64(message, dimensions);
+    wh_message_u64(message, wh_below(random, 8));
     for (uint64_t i = 0; i < 3 * (dimensions <= 3 ? dimensions : 0); i++) {
-        put_u64(message, wh_one_in(random, maker->wrong_one_in) ? wh_odd_number(random)
-                                                                : wh_below(random, 5));
+        wh_message_u64(message, wh_one_in(random, maker->wrong_one_in) ? wh_odd_number(random)
+                                                                       : wh_below(random, 5));
     }
 }
 
@@ -355,19 +357,19 @@ static void put_reads(struct wh_maker *maker, struct wh_message *message)
     struct wh_random *random = maker->random;
     uint64_t count =
         wh_one_in(random, maker->wrong_one_in) ? wh_odd_number(random) : wh_below(random, 3);
-    put_u64(message, count);
+    wh_message_u64(message, count);
     for (uint64_t i = 0; i < (count < LIST_MAX ? count : 0); i++) {
         bool carried = wh_one_in(random, 2);
-        put_u64(message, wh_below(random, 16));
-        put_u64(message, carried);
+        wh_message_u64(message, wh_below(random, 16));
+        wh_message_u64(message, carried);
         if (carried) {
-            put_out(maker, message, 4096);
+            wh_message_out(maker, message, 4096);
         }
     }
     uint64_t copied = wh_below(random, 2);
-    put_u64(message, copied);
+    wh_message_u64(message, copied);
     for (uint64_t i = 0; i < copied; i++) {
-        put_u64(message, wh_below(random, 16));
+        wh_message_u64(message, wh_below(random, 16));
     }
 }
 
@@ -375,13 +377,13 @@ static void put_staging(struct wh_maker *maker, struct wh_message *message)
 {
     struct wh_random *random = maker->random;
     maker->last_read = 1 + wh_below(random, 1000);
-    put_u64(message, maker->last_read);
-    put_u64(message, 4096);
-    put_u64(message, maker->arena == NULL || wh_one_in(random, 3)
-                         ? WH_INLINE
-                         : WH_LINE_BYTES * (1ull + wh_below(random, 4096)));
-    put_u64(message, wh_one_in(random, 4) ? wh_below(random, 17)
-                                          : 100 + wh_below(random, 1000)); /* the token */
+    wh_message_u64(message, maker->last_read);
+    wh_message_u64(message, 4096);
+    wh_message_u64(message, maker->arena == NULL || wh_one_in(random, 3)
+                                ? WH_INLINE
+                                : WH_LINE_BYTES * (1ull + wh_below(random, 4096)));
+    wh_message_u64(message, wh_one_in(random, 4) ? wh_below(random, 17)
+                                                 : 100 + wh_below(random, 1000)); /* the token */
 }
 
 /* What follows a transfer. In place, held and let go there is no data; a held piece names its
@@ -392,28 +394,28 @@ static void put_answer(struct wh_maker *maker, struct wh_message *message, uint6
     struct wh_random *random = maker->random;
     switch (mode) {
     case WH_CL_MODE_IN_PLACE:
-        put_u64(message, wh_below(random, 2));
-        put_u64(message, 1 + wh_below(random, 4));
+        wh_message_u64(message, wh_below(random, 2));
+        wh_message_u64(message, 1 + wh_below(random, 4));
         put_reads(maker, message);
         return;
     case WH_CL_MODE_HOLD:
-        put_u64(message, wh_below(random, 8));
-        put_u64(message, wh_one_in(random, 2) ? 0 : created_handle(maker, WH_KIND_EVENT));
+        wh_message_u64(message, wh_below(random, 8));
+        wh_message_u64(message, wh_one_in(random, 2) ? 0 : created_handle(maker, WH_KIND_EVENT));
         put_reads(maker, message);
         return;
     case WH_CL_MODE_LET_GO:
-        put_u64(message, wh_below(random, 8));
-        put_u64(message, wh_below(random, 2));
-        put_u64(message, wh_one_in(random, 8) ? 0 - 5ull : 0);
+        wh_message_u64(message, wh_below(random, 8));
+        wh_message_u64(message, wh_below(random, 2));
+        wh_message_u64(message, wh_one_in(random, 8) ? 0 - 5ull : 0);
         return;
     case WH_CL_MODE_HELD:
-        put_u64(message, wh_below(random, 8));
+        wh_message_u64(message, wh_below(random, 8));
         break;
     case WH_CL_MODE_FROM_READ:
         if (writes) {
             bool known = maker->last_read != 0 && !wh_one_in(random, 8);
-            put_u64(message, known ? maker->last_read : wh_below(random, 8));
-            put_u64(message, wh_one_in(random, 8) ? wh_odd_number(random) : 0);
+            wh_message_u64(message, known ? maker->last_read : wh_below(random, 8));
+            wh_message_u64(message, wh_one_in(random, 8) ? wh_odd_number(random) : 0);
             put_reads(maker, message);
             return;
         }
@@ -425,7 +427,7 @@ static void put_answer(struct wh_maker *maker, struct wh_message *message, uint6
         put_data(maker, message, length);
         put_reads(maker, message);
     } else if (mode == WH_CL_MODE_BLOCKING || mode == WH_CL_MODE_HELD) {
-        put_out(maker, message, 4096);
+        wh_message_out(maker, message, 4096);
         put_reads(maker, message);
     } else {
         put_staging(maker, message);
@@ -436,7 +438,7 @@ static void put_answer(struct wh_maker *maker, struct wh_message *message, uint6
 static void put_backing(struct wh_maker *maker, struct wh_message *message, bool backed)
 {
     uint64_t page = wh_below(maker->random, 200);
-    put_u64(message, backed ? WH_PAGE_BYTES * page + WH_BLOCK_HEADER_BYTES : 0);
+    wh_message_u64(message, backed ? WH_PAGE_BYTES * page + WH_BLOCK_HEADER_BYTES : 0);
 }
 
 /* What completes an image names one that the session has begun. */
@@ -458,8 +460,8 @@ static void put_image(struct wh_maker *maker, struct wh_message *message, uint64
         return;
     }
     if (phase == WH_CL_PHASE_DATA) {
-        put_u64(message, wh_one_in(random, 4) ? 64 : 0);
-        put_u64(message, wh_below(random, 2));
+        wh_message_u64(message, wh_one_in(random, 4) ? 64 : 0);
+        wh_message_u64(message, wh_below(random, 2));
         put_data(maker, message, 64);
         return;
     }
@@ -472,12 +474,12 @@ static void put_image(struct wh_maker *maker, struct wh_message *message, uint64
                               wh_one_in(random, 8) ? 256 : 0,
                               wh_one_in(random, 16) ? 4096 : 0};
     put_list(maker, message, 0);
-    put_u64(message, 1ull << wh_below(random, 6));
-    put_blob(maker, message, format, sizeof(format));
-    put_blob(maker, message, desc, sizeof(desc));
-    put_u64(message, wh_one_in(random, 4) ? handle_of(maker, WH_KIND_MEM) : 0);
-    put_u64(message, wh_one_in(random, 4));
-    put_u64(message, wh_below(random, 2));
+    wh_message_u64(message, 1ull << wh_below(random, 6));
+    wh_message_blob(maker, message, format, sizeof(format));
+    wh_message_blob(maker, message, desc, sizeof(desc));
+    wh_message_u64(message, wh_one_in(random, 4) ? wh_message_handle(maker, WH_KIND_MEM) : 0);
+    wh_message_u64(message, wh_one_in(random, 4));
+    wh_message_u64(message, wh_below(random, 2));
 }
 
 /* With data, in memory of the client, or neither; the flags fit, but for 8: a pointer. */
@@ -488,16 +490,16 @@ static void put_buffer(struct wh_maker *maker, struct wh_message *message)
     bool data = wh_one_in(random, 2);
     bool backed = maker->arena != NULL && (wrong || (!data && wh_one_in(random, 2)));
     uint64_t length = 4 + 4 * wh_below(random, 256);
-    put_u64(message,
-            wrong ? 1ull << wh_below(random, 12) : (data ? 32 : 0) | 1ull << wh_below(random, 3));
-    put_u64(message, wrong ? wh_odd_number(random) : length);
-    put_u64(message, created_handle(maker, WH_KIND_MEM));
-    put_u64(message, wrong ? wh_below(random, 64) : 0);
+    wh_message_u64(message, wrong ? 1ull << wh_below(random, 12)
+                                  : (data ? 32 : 0) | 1ull << wh_below(random, 3));
+    wh_message_u64(message, wrong ? wh_odd_number(random) : length);
+    wh_message_u64(message, created_handle(maker, WH_KIND_MEM));
+    wh_message_u64(message, wrong ? wh_below(random, 64) : 0);
     if (data) {
         put_data(maker, message, length);
     } else {
-        put_u64(message, 0);
-        put_u64(message, WH_NULL);
+        wh_message_u64(message, 0);
+        wh_message_u64(message, WH_NULL);
     }
     put_backing(maker, message, backed);
 }
@@ -510,19 +512,19 @@ static void put_binary(struct wh_maker *maker, struct wh_message *message)
     uint64_t size = wrong ? wh_below(maker->random, 64) : binary->size_bytes;
     bool fits = maker->arena != NULL || size < WH_FUZZ_MESSAGE_BYTES / 2;
     size = fits ? size : 0;
-    put_blob(maker, message, &size, sizeof(size));
-    put_u64(message, wrong ? 4 : 0);
-    put_blob(maker, message, binary->bytes, size);
+    wh_message_blob(maker, message, &size, sizeof(size));
+    wh_message_u64(message, wrong ? 4 : 0);
+    wh_message_blob(maker, message, binary->bytes, size);
 }
 
 static void put_headers(struct wh_maker *maker, struct wh_message *message)
 {
     uint32_t count = wh_below(maker->random, 2);
-    put_u64(message, wh_one_in(maker->random, maker->wrong_one_in) ? 2 : count);
+    wh_message_u64(message, wh_one_in(maker->random, maker->wrong_one_in) ? 2 : count);
     put_handles(maker, message, WH_KIND_PROGRAM, count);
     if (count == 0) {
-        put_u64(message, 0);
-        put_u64(message, WH_NULL);
+        wh_message_u64(message, 0);
+        wh_message_u64(message, WH_NULL);
     } else {
         put_text(maker, message, "a.h");
     }
@@ -534,8 +536,8 @@ static void put_part(struct wh_maker *maker, struct wh_message *message)
     uint64_t region[2] = {128 * wh_below(random, 16), 4 + 4 * wh_below(random, 64)};
     bool wrong = wh_one_in(random, maker->wrong_one_in);
     region[wh_below(random, 2)] += wrong ? wh_odd_number(random) : 0;
-    put_u64(message, 0x1220); /* CL_BUFFER_CREATE_TYPE_REGION */
-    put_blob(maker, message, region, sizeof(region));
+    wh_message_u64(message, 0x1220); /* CL_BUFFER_CREATE_TYPE_REGION */
+    wh_message_blob(maker, message, region, sizeof(region));
 }
 
 /* Equally or by counts, into parts of one unit, of which a device of the fuzzer has one. */
@@ -546,23 +548,24 @@ static void put_partition(struct wh_maker *maker, struct wh_message *message)
     bool devices_wanted = wh_one_in(random, 2);
     bool wrong = wh_one_in(random, maker->wrong_one_in);
     const uint64_t list[4] = {0x1086 + by_counts, wrong ? wh_odd_number(random) : 1};
-    put_blob(maker, message, list, 8 * (wrong ? 2 + wh_below(random, 3) : 3u + by_counts));
-    put_u64(message, wrong ? wh_odd_number(random) : devices_wanted);
-    put_u64(message, devices_wanted);
-    put_u64(message, wh_one_in(random, 2));
+    wh_message_blob(maker, message, list, 8 * (wrong ? 2 + wh_below(random, 3) : 3u + by_counts));
+    wh_message_u64(message, wrong ? wh_odd_number(random) : devices_wanted);
+    wh_message_u64(message, devices_wanted);
+    wh_message_u64(message, wh_one_in(random, 2));
     if (devices_wanted) {
         uint64_t handle = created_handle(maker, WH_KIND_DEVICE);
-        put_blob(maker, message, &handle, sizeof(handle));
+        wh_message_blob(maker, message, &handle, sizeof(handle));
     } else {
-        put_u64(message, 0);
-        put_u64(message, WH_NULL);
+        wh_message_u64(message, 0);
+        wh_message_u64(message, WH_NULL);
     }
 }
 
 /* Items of several words that only one function or two have. */
-static void put_special(struct wh_maker *maker, struct wh_message *message, uint8_t kind)
+static void put_special(struct wh_maker *maker, struct wh_message *message,
+                        const struct wh_item *item)
 {
-    switch (kind) {
+    switch (item->kind) {
     case WH_FUZZ_BUFFER:
         put_buffer(maker, message);
         break;
@@ -584,8 +587,11 @@ static void put_special(struct wh_maker *maker, struct wh_message *message, uint
     case WH_FUZZ_PACKED:
         put_packed(maker, message);
         break;
-    default:
+    case WH_FUZZ_GEOMETRY:
         put_geometry(maker, message);
+        break;
+    default:
+        wh_message_cuda(maker, message, item);
         break;
     }
 }
@@ -599,16 +605,15 @@ static bool takes_image(const char *name, uint32_t index)
     return strstr(name, "BufferToImage") != NULL ? index == 1 : strstr(name, "Image") != NULL;
 }
 
-void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_message *message)
+void wh_message_items(struct wh_maker *maker, const struct wh_shape *shape,
+                      struct wh_message *message)
 {
-    const struct wh_shape *shape = &wh_shapes[shape_index];
     struct wh_random *random = maker->random;
     uint64_t last = 0;
     uint64_t mode = 0;
     uint64_t length = 256;
     uint32_t list_count = wh_below(random, LIST_MAX);
     uint32_t mems = 0;
-    message->size_bytes = sizeof(struct wh_request_header);
     for (int i = 0; i < shape->count; i++) {
         const struct wh_item *item = &shape->items[i];
         uint8_t kind = (uint8_t)item->argument;
@@ -625,16 +630,16 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
             }
             length = item->hint == WH_HINT_LENGTH ? last : length;
             mode = item->hint == WH_HINT_MODE ? last : mode;
-            put_u64(message, last);
+            wh_message_u64(message, last);
             break;
         case WH_FUZZ_COUNT:
-            put_u64(message, list_count);
+            wh_message_u64(message, list_count);
             break;
         case WH_FUZZ_HANDLE:
-            put_u64(message, kind == WH_KIND_MEM && takes_image(shape->name, mems++) &&
-                                     !wh_one_in(random, 10)
-                                 ? image_of(maker)
-                                 : handle_of(maker, kind));
+            wh_message_u64(message, kind == WH_KIND_MEM && takes_image(shape->name, mems++) &&
+                                            !wh_one_in(random, 10)
+                                        ? image_of(maker)
+                                        : wh_message_handle(maker, kind));
             break;
         case WH_FUZZ_CREATED_LIST:
             put_created_list(maker, message, kind);
@@ -642,7 +647,8 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
         case WH_FUZZ_HANDLES:
             list_count = item->hint == 1 ? 1 : list_count;
             put_handles(maker, message, kind, list_count);
-            list_count = wh_below(random, 2);
+            /* CUDA's lists of one message have one length, which comes behind them. */
+            list_count = maker->shapes == &wh_cuda_shapes ? list_count : wh_below(random, 2);
             break;
         case WH_FUZZ_BYTES:
             put_bytes(maker, message);
@@ -663,25 +669,26 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
             put_source(maker, message);
             break;
         case WH_FUZZ_OUT:
-            put_out(maker, message, 1024);
+            wh_message_out(maker, message, item->argument != 0 ? item->argument : 1024);
             break;
         case WH_FUZZ_OUT_SIZE:
-            put_out(maker, message, last);
+            wh_message_out(maker, message, last);
             break;
         case WH_FUZZ_CREATED:
-            put_u64(message, strstr(shape->name, "clCreateImage") != NULL
-                                 ? created_image(maker, kind, last)
-                                 : created_handle(maker, kind));
+            wh_message_u64(message, strstr(shape->name, "clCreateImage") != NULL
+                                        ? created_image(maker, kind, last)
+                                        : created_handle(maker, kind));
             break;
         case WH_FUZZ_EVENT:
-            put_u64(message, wh_one_in(random, 2) ? 0 : created_handle(maker, WH_KIND_EVENT));
+            wh_message_u64(message,
+                           wh_one_in(random, 2) ? 0 : created_handle(maker, WH_KIND_EVENT));
             break;
         case WH_FUZZ_READS:
             put_reads(maker, message);
             break;
         case WH_FUZZ_ANSWER:
             if (mode == WH_CL_MODE_IN_PLACE && strstr(shape->name, "MapImage") != NULL) {
-                put_u64(message, 4 * wh_below(random, 256)); /* where it begins */
+                wh_message_u64(message, 4 * wh_below(random, 256)); /* where it begins */
             }
             put_answer(maker, message, mode, length,
                        strstr(shape->name, "Write") != NULL ||
@@ -691,25 +698,34 @@ void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_messa
             put_image(maker, message, last);
             break;
         default:
-            put_special(maker, message, item->kind);
+            put_special(maker, message, item);
             break;
         }
     }
+}
+
+void wh_make_message(struct wh_maker *maker, size_t shape_index, struct wh_message *message)
+{
+    const struct wh_shape *shape = &maker->shapes->shapes[shape_index];
     struct wh_request_header header = {.opcode = shape->opcode};
+    message->size_bytes = sizeof(header);
+    wh_message_items(maker, shape, message);
     memcpy(message->bytes, &header, sizeof(header));
 }
 
-void wh_make_noise(struct wh_random *random, struct wh_message *message)
+void wh_make_noise(const struct wh_maker *maker, struct wh_message *message)
 {
+    struct wh_random *random = maker->random;
+    const struct wh_shapes *known = maker->shapes;
     struct wh_request_header header = {0};
     header.opcode = wh_one_in(random, 8)
                         ? (uint16_t)wh_random(random)
-                        : wh_shapes[wh_below(random, (uint32_t)wh_shape_count)].opcode;
+                        : known->shapes[wh_below(random, (uint32_t)known->count)].opcode;
     uint32_t words = wh_below(random, 40);
     message->size_bytes = sizeof(header);
     memcpy(message->bytes, &header, sizeof(header));
     for (uint32_t i = 0; i < words; i++) {
-        put_u64(message, wh_odd_number(random));
+        wh_message_u64(message, wh_odd_number(random));
     }
 }
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from testbed.experiment.fuzz import Seed, fuzz_once, read_seeds
-from testbed.protocol.emit_fuzz import SHAPES
-from testbed.protocol.spec import load_api
+from testbed.protocol.emit_fuzz import CUDA_SHAPES, SHAPES
+from testbed.protocol.spec import CUDA_NAMES, load_api
 
 pytestmark = pytest.mark.native
-MESSAGES = {"null": 60000, "opencl": 4000}
+MESSAGES = {"null": 60000, "opencl": 4000, "cuda": 20000}
 
 
-@pytest.mark.parametrize("backend", ["null", pytest.param("opencl", marks=pytest.mark.opencl)])
+@pytest.mark.parametrize(
+    "backend", ["null", pytest.param("opencl", marks=pytest.mark.opencl), "cuda"]
+)
 def test_hostile_sessions_end_in_order(backend: str) -> None:
     count = MESSAGES[backend]
     result = fuzz_once(backend, ["--messages", str(count), "--seed", "1"], count)
@@ -34,3 +36,5 @@ def test_what_failed_once(seed: Seed) -> None:
 def test_shapes_name_functions_that_exist() -> None:
     known = {function.name for api in ("core", "opencl") for function in load_api(api).functions}
     assert set(SHAPES) <= known
+    known = {function.name for api in CUDA_NAMES for function in load_api(api).functions}
+    assert set(CUDA_SHAPES) <= known

@@ -157,8 +157,9 @@ int wh_skeleton_cudnnBackendGetAttribute(struct wh_request *request)
     void *to = wh_take_out(request, &room_bytes);
     if (wh_request_failed(request) || found == NULL || found_bytes < sizeof(*found) ||
         (to != NULL && room_bytes < count * element_bytes) ||
-        (filled != NULL && type != WH_CUDNN_TYPE_DESCRIPTOR)) {
-        return -EBADMSG;
+        (filled != NULL && type != WH_CUDNN_TYPE_DESCRIPTOR) ||
+        (to != NULL && type == WH_CUDNN_TYPE_DESCRIPTOR)) {
+        return -EBADMSG; /* descriptors are the session's objects, never bytes that came */
     }
     *found = 0;
     uint64_t status = BAD_PARAM;

@@ -88,7 +88,8 @@ static uint64_t apply(struct wh_request *request, struct made *made)
             break;
         }
         memcpy(header, made->bytes + at, sizeof(header));
-        if (header[1] > room_bytes - sizeof(header) || header[0] > UINT16_MAX) {
+        if (header[1] > room_bytes - sizeof(header) || header[1] % WH_ITEM_BYTES != 0 ||
+            header[0] > UINT16_MAX) {
             request->failed = true;
             break;
         }

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import TestbedError
+from testbed.machine.double_build import build_double
 from testbed.machine.native_build import native_build
 from testbed.progress import say
 from testbed.root import ROOT
 
-BACKENDS = ("null", "opencl")
-OPENCL_SHARE = 0.1  # of the messages, where nothing else is asked for: it is a hundred times slower
+BACKENDS = ("null", "opencl", "cuda")
+# Of the messages, where nothing else is asked for: those that have a library are far slower.
+SHARES = {"opencl": 0.1, "cuda": 0.2}
 START_LIMIT_S = 300.0
 MESSAGES_PER_S_MIN = 100.0
 SEEDS = ROOT / "host_server" / "fuzz" / "seeds.txt"
@@ -60,7 +62,12 @@ def fuzz_once(backend: str, arguments: Sequence[str], messages: int) -> dict[str
             # Without threads of its own, so that a session can be a fork of the loaded state.
             "POCL_DEVICES": "basic",
             "POCL_CACHE_DIR": f"{folder}/pocl",
+            "TMPDIR": folder,
         }
+        if backend == "cuda":
+            double = build_double(Path(folder), mathematical=True)
+            environment |= double.variables()
+            arguments = ["--code", str(double.code), *arguments]
         try:
             done = subprocess.run(
                 [str(program), "--backend", backend, *arguments],
@@ -115,8 +122,8 @@ def run_fuzz(messages: int, seed: int, backend: str, as_json: bool, stream: str 
 
 def shares_of(messages: int) -> dict[str, int]:
     """How many messages each backend gets."""
-    opencl = int(messages * OPENCL_SHARE)
-    return {"null": messages - opencl, "opencl": opencl}
+    shares = {name: int(messages * share) for name, share in SHARES.items()}
+    return {"null": messages - sum(shares.values()), **shares}
 
 
 def added(results: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ missing there gets the shape that its arguments suggest, which the worker refuse
 from __future__ import annotations
 
 from testbed.protocol.emit import banner
+from testbed.protocol.emit_content import FLOATS
+from testbed.protocol.emit_cuda import STREAM
 from testbed.protocol.spec import Api, Argument, Function
 
 # The first query of each family, by the C type of param_name.
@@ -87,6 +89,84 @@ SHAPES = {
     "clWaitForEvents": "events reads",
     "clGetEventInfo": "event= query:0x11d0 size out-size out reads",
 }
+LT_SET = "lt small bytes out:256"
+LT_GET = "lt small small out out"
+LT_TYPES = "small small small small small small"
+
+# The same of CUDA's libraries, behind the context word.
+CUDA_SHAPES = {
+    "cudaLaunchKernelExC": "kernel stream launch",
+    "cudaFuncGetAttributes": "kernel out",
+    "cudaFuncSetAttribute": "kernel small small",
+    "cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags": "kernel small size zero out",
+    "cudaOccupancyAvailableDynamicSMemPerBlock": "kernel small small out",
+    "cudaOccupancyMaxActiveClusters": "kernel stream clusters out",
+    "cudaOccupancyMaxPotentialClusterSize": "kernel stream clusters out",
+    "cudaGraphDestroy": "graph= graph_nodes",
+    "cudaGraphAddKernelNode": "+graph_node graph= graph_nodes kernel node-launch",
+    "cudaGraphKernelNodeSetParams": "zero graph_node= kernel node-launch",
+    "cudaGraphExecKernelNodeSetParams": "graph_exec= graph_node= kernel node-launch",
+    "cudaGraphAddMemcpyNode": "+graph_node graph= graph_nodes copy zero zero",
+    "cudaGraphMemcpyNodeSetParams": "zero graph_node= copy",
+    "cudaGraphExecMemcpyNodeSetParams": "graph_exec= graph_node= copy",
+    "cudaGraphAddHostNode": "+graph_node graph= graph_nodes pinned",
+    "cudaGraphExecUpdate": "graph_exec= graph= out",
+    "whcListNodes": "small graph= created:graph_node out out",
+    "cudaStreamGetCaptureInfo": "stream out out",
+    "cudaStreamBeginCapture": "stream small",
+    "cudaLaunchHostFunc": "stream id zero",
+    "cudaGraphGetNodes": "graph out",
+    "whcOpen": "out",
+    "whcLoadImage": "+image code",
+    "whcUnloadImage": "image= kernels",
+    "whcGetKernel": "image= name +kernel out out",
+    "whcGetVariable": "image= name out out",
+    "whcCopyIn": "address area-in",
+    "whcCopyOut": "address area-out",
+    "whcPin": "pinned size small",
+    "whcUnpin": "pinned",
+    "whcCallbackDone": "id",
+    "whcErrorText": "small out:256 out:256",
+    "cublasLtDestroy": "cublaslt",
+    "cublasLtMatmulDescInit_internal": "small small small out:256",
+    "cublasLtMatmulDescCreate": "small small small out:256",
+    "cublasLtMatrixLayoutInit_internal": "small small size size size out:256",
+    "cublasLtMatrixLayoutCreate": "small small size size size out:256",
+    "cublasLtMatrixTransformDescInit_internal": "small small out:256",
+    "cublasLtMatrixTransformDescCreate": "small small out:256",
+    "cublasLtMatmulPreferenceInit_internal": "small out:256",
+    "cublasLtMatmulPreferenceCreate": "small out:256",
+    "cublasLtMatmulAlgoGetHeuristic": "cublaslt lt lt lt lt lt lt small out out:4096",
+    "cublasLtMatmulAlgoCheck": "cublaslt lt lt lt lt lt lt out",
+    "cublasLtMatmulAlgoGetIds": f"cublaslt {LT_TYPES} small out out",
+    "cublasLtMatmulAlgoInit": f"cublaslt {LT_TYPES} small out",
+    "cublasLtMatmulAlgoCapGetAttribute": LT_GET,
+    **{
+        f"cublasLt{what}{verb}Attribute": shape
+        for what in ("MatmulDesc", "MatrixLayout", "MatrixTransformDesc", "MatmulPreference")
+        for verb, shape in (("Set", LT_SET), ("Get", LT_GET))
+    },
+    "cublasLtMatmulAlgoConfigSetAttribute": LT_SET,
+    "cublasLtMatmulAlgoConfigGetAttribute": LT_GET,
+    "cublasLtMatmul": (
+        "cublaslt lt scalar address lt address lt scalar address lt address lt lt address size "
+        "stream"
+    ),
+    "cublasLtMatrixTransform": (
+        "cublaslt lt scalar address lt scalar address lt address lt stream"
+    ),
+    "cublasLtGetVersion": "",
+    "cudnnGetVersion": "",
+    "cudnnGetCudartVersion": "",
+    "cudnnGetMaxDeviceVersion": "",
+    "cudnnGetLastErrorString": "out",
+    "cudnnBackendSetAttribute": "backend elements",
+    "cudnnBackendGetAttribute": "backend asked",
+    "cudnnBackendExecute": "cudnn backend pack",
+    "cudnnSetDropoutDescriptor": "cudnn float address size size",
+    "cudnnGetRNNWeightParams": "cudnn content:rnn small size small out address",
+    "cudnnDeriveBNTensorDescriptor": "content:tensor small out",
+}
 PLAIN = {
     "number": "NUMBER, WH_HINT_ANY, 0",
     "size": "NUMBER, WH_HINT_SIZE, 0",
@@ -125,25 +205,112 @@ PLAIN = {
     "partition": "PARTITION, 0, 0",
     "packed": "PACKED, 0, 0",
     "geometry": "GEOMETRY, 0, 0",
+    "context": "CONTEXT, 0, 0",
+    "address": "ADDRESS, 0, 0",
+    "scalar": "SCALAR, 0, 0",
+    "result": "RESULT, 0, 0",
+    "inout": "INOUT, 0, 0",
+    "float": "FLOAT, 0, 0",
+    "lt": "LT, 0, 0",
+    "code": "CODE, 0, 0",
+    "name": "NAME, 0, 0",
+    "launch": "LAUNCH, 0, 0",
+    "clusters": "LAUNCH, 0, 1",
+    "node-launch": "LAUNCH, 0, 2",
+    "copy": "COPY, 0, 0",
+    "area-in": "AREA, 0, 0",
+    "area-out": "AREA, 0, 1",
+    "pinned": "PINNED, 0, 0",
+    "elements": "ELEMENTS, 0, 0",
+    "asked": "ELEMENTS, 0, 1",
+    "pack": "PACK, 0, 0",
 }
 
 
-def fuzz_source(apis: list[Api]) -> str:
-    """Text of fuzz_grammar.c."""
+def fuzz_source(apis: list[Api], cuda: list[Api]) -> str:
+    """Text of fuzz_grammar.c: messages of two APIs, and entries of contents that come as values."""
+    out = [banner("the specs of functions"), '#include "grammar.h"\n\n']
     kinds = {handle.name: handle.kind for api in apis for handle in api.handles}
-    out = [banner("core.yaml, opencl.yaml"), '#include "grammar.h"\n\n']
-    out.append("const struct wh_shape wh_shapes[] = {\n")
+    out.append("static const struct wh_shape shapes[] = {\n")
     for api in apis:
         for function in api.functions:
             if function.forwarded:
-                items = [_item(word, kinds) for word in shape_of(function)]
-                body = "".join(f"\n      {{{item}}}," for item in items) or "{0, 0, 0}"
-                out.append(
-                    f'    {{{function.opcode:#06x}u, {len(items)}, "{function.name}",\n'
-                    f"     {{{body}}}}},\n"
-                )
-    out.append("};\nconst size_t wh_shape_count = sizeof(wh_shapes) / sizeof(wh_shapes[0]);\n")
+                out.append(_shape(function, shape_of(function), kinds))
+    out.append("};\n\nstatic const struct wh_shape cuda_shapes[] = {\n")
+    core = next(api for api in apis if api.name == "core")
+    for function in core.functions:
+        if function.forwarded:
+            out.append(_shape(function, shape_of(function), kinds))
+    contents: dict[str, int] = {}
+    kinds = {handle.name: handle.kind for api in cuda for handle in api.handles}
+    for api in cuda:
+        contents |= {content.name: number for number, content in enumerate(api.contents, 1)}
+    for api in cuda:
+        for function in api.functions:
+            if function.forwarded:
+                out.append(_shape(function, cuda_shape_of(function), kinds | contents))
+    out.append("};\n\nconst struct wh_entry_shape wh_entry_shapes[] = {\n")
+    entries = 0
+    for api in cuda:
+        for function in api.functions:
+            if function.mode == "set":
+                words = [word for a in function.args[1:] for word in _cuda_words(a)]
+                kind = contents[function.args[0].content]
+                shape = _shape(function, words, kinds | contents).strip().rstrip(",")
+                out.append(f"    {{{kind}, {shape}}},\n")
+                entries += 1
+    out.append(
+        "};\n"
+        f"const size_t wh_entry_shape_count = {entries};\n\n"
+        "const struct wh_shapes wh_opencl_shapes = {shapes, sizeof(shapes) / sizeof(shapes[0])};\n"
+        "const struct wh_shapes wh_cuda_shapes = {cuda_shapes,\n"
+        "                                         sizeof(cuda_shapes) / sizeof(cuda_shapes[0])};\n"
+    )
     return "".join(out)
+
+
+def _shape(function: Function, words: list[str], kinds: dict[str, int]) -> str:
+    items = [_item(word, kinds) for word in words]
+    body = "".join(f"\n      {{{item}}}," for item in items) or "{0, 0, 0}"
+    return f'    {{{function.opcode:#06x}u, {len(items)}, "{function.name}",\n     {{{body}}}}},\n'
+
+
+def cuda_shape_of(function: Function) -> list[str]:
+    """The same of a function of CUDA's libraries: the context word, then what its stub puts."""
+    if function.name in CUDA_SHAPES:
+        return ["context", *CUDA_SHAPES[function.name].split()]
+    if function.mode == "set":  # the message asks whether the library takes the whole
+        return ["context", f"content:{function.args[0].content}"]
+    counts = {argument.count for argument in function.args if argument.handles}
+    words = ["context"]
+    for argument in function.args:
+        words += ["count"] if argument.name in counts else _cuda_words(argument)
+    return words
+
+
+def _cuda_words(argument: Argument) -> list[str]:
+    if argument.creates:
+        return [f"+{argument.creates}"]
+    if argument.content:
+        return [f"content:{argument.content}"]
+    if argument.handle:
+        return [f"{argument.handle}="]
+    if argument.handles:
+        return [f"{argument.handles}s"]
+    for word in ("result", "scalar", "inout"):
+        if getattr(argument, word):
+            return [word]
+    if argument.in_bytes:
+        return ["bytes"]
+    if argument.string:
+        return ["string"]
+    if argument.out:
+        return ["out"]
+    if argument.type in FLOATS:
+        return ["float"]
+    if "*" in argument.type:
+        return ["address"]
+    return ["size" if argument.type == "size_t" else "small"]
 
 
 def shape_of(function: Function) -> list[str]:
@@ -219,11 +386,17 @@ def _item(word: str, kinds: dict[str, int]) -> str:
         return f"WH_FUZZ_LIST, 0, {value}"
     if key == "one":
         return f"WH_FUZZ_HANDLES, 1, {kinds[value]}"
+    if key == "content":
+        return f"WH_FUZZ_CONTENT, 0, {kinds[value]}"
+    if key == "out" and value:
+        return f"WH_FUZZ_OUT, 0, {value}"
     if key == "created":
         return f"WH_FUZZ_CREATED_LIST, 0, {kinds[value]}"
     if word in PLAIN:
         return f"WH_FUZZ_{PLAIN[word]}"
     name = word.removesuffix("=")
+    if name == STREAM:
+        return f"WH_FUZZ_STREAM, 0, {kinds[STREAM]}"
     if name in kinds:
         return f"WH_FUZZ_HANDLE, 0, {kinds[name]}"
     return f"WH_FUZZ_HANDLES, 0, {kinds[name.removesuffix('s')]}"

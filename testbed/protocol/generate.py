@@ -133,7 +133,7 @@ def generated_files() -> dict[str, str]:
         "skeleton_opencl.c": emit_skeleton.opencl_source(opencl),
         "skeleton_timed.c": emit_skeleton.timed_source(opencl),
         "skeleton_dispatch.c": emit_skeleton.dispatch_source(crossing),
-        "fuzz_grammar.c": emit_fuzz.fuzz_source([core, opencl]),
+        "fuzz_grammar.c": emit_fuzz.fuzz_source([core, opencl], crossing),
         "opcode_names.c": emit_skeleton.names_source([core, opencl, *cuda]),
         **{
             path: text

@@ -104,7 +104,8 @@ MODE(cublasSetSmCountTarget, cublasGetSmCountTarget, sm_count, 1000);
         if (handle == NULL) {                                                                      \
             return 1;                                                                              \
         }                                                                                          \
-        if (m < 0 || n < 0 || k < 0 || ldc < (m > 1 ? m : 1) || alpha == NULL || beta == NULL) {   \
+        if (m < 0 || n < 0 || k < 0 || ldc < (m > 1 ? m : 1) || alpha == NULL || beta == NULL ||   \
+            !ref_bounded(m, n, k)) {                                                               \
             return INVALID;                                                                        \
         }                                                                                          \
         ref_wait(handle->stream);                                                                  \
@@ -171,7 +172,7 @@ REF_EXPORT cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, int t
                                                     int64_t stride_b, const float *beta, void *c,
                                                     int ldc, int64_t stride_c, int count)
 {
-    cublasStatus_t status = 0;
+    cublasStatus_t status = ref_bounded(count, 1, 1) ? 0 : INVALID;
     for (int i = 0; i < count && status == 0; i++) {
         status = gemm_float(handle, ta, tb, m, n, k, alpha, (float *)a + i * stride_a, lda,
                             (float *)b + i * stride_b, ldb, beta, (float *)c + i * stride_c, ldc);
@@ -184,7 +185,7 @@ REF_EXPORT cublasStatus_t cublasSgemmBatched(cublasHandle_t handle, int ta, int 
                                              int ldb, const float *beta, void *c, int ldc,
                                              int count)
 {
-    cublasStatus_t status = 0;
+    cublasStatus_t status = ref_bounded(count, 1, 1) ? 0 : INVALID;
     ref_wait(handle->stream);
     for (int i = 0; i < count && status == 0; i++) {
         status = gemm_float(handle, ta, tb, m, n, k, alpha, ((float **)a)[i], lda, ((float **)b)[i],
@@ -196,6 +197,9 @@ REF_EXPORT cublasStatus_t cublasSgemmBatched(cublasHandle_t handle, int ta, int 
 REF_EXPORT cublasStatus_t cublasSaxpy_v2(cublasHandle_t handle, int n, const float *alpha, void *x,
                                          int incx, void *y, int incy)
 {
+    if (!ref_bounded(n, 1, 1)) {
+        return INVALID;
+    }
     ref_wait(handle->stream);
     for (int i = 0; i < n; i++) {
         ((float *)y)[i * incy] += *alpha * ((float *)x)[i * incx];
@@ -206,6 +210,9 @@ REF_EXPORT cublasStatus_t cublasSaxpy_v2(cublasHandle_t handle, int n, const flo
 REF_EXPORT cublasStatus_t cublasCaxpy_v2(cublasHandle_t handle, int n, const cuComplex *alpha,
                                          void *x, int incx, void *y, int incy)
 {
+    if (!ref_bounded(n, 1, 1)) {
+        return INVALID;
+    }
     const cuComplex *from = x;
     cuComplex *to = y;
     ref_wait(handle->stream);
@@ -220,6 +227,9 @@ REF_EXPORT cublasStatus_t cublasCaxpy_v2(cublasHandle_t handle, int n, const cuC
 REF_EXPORT cublasStatus_t cublasDscal_v2(cublasHandle_t handle, int n, const double *alpha, void *x,
                                          int incx)
 {
+    if (!ref_bounded(n, 1, 1)) {
+        return INVALID;
+    }
     ref_wait(handle->stream);
     for (int i = 0; i < n; i++) {
         ((double *)x)[i * incx] *= *alpha;
@@ -230,6 +240,9 @@ REF_EXPORT cublasStatus_t cublasDscal_v2(cublasHandle_t handle, int n, const dou
 REF_EXPORT cublasStatus_t cublasSdot_v2(cublasHandle_t handle, int n, void *x, int incx, void *y,
                                         int incy, float *result)
 {
+    if (!ref_bounded(n, 1, 1)) {
+        return INVALID;
+    }
     float sum = 0;
     ref_wait(handle->stream);
     for (int i = 0; i < n; i++) {
@@ -242,6 +255,9 @@ REF_EXPORT cublasStatus_t cublasSdot_v2(cublasHandle_t handle, int n, void *x, i
 REF_EXPORT cublasStatus_t cublasDznrm2_v2(cublasHandle_t handle, int n, void *x, int incx,
                                           double *result)
 {
+    if (!ref_bounded(n, 1, 1)) {
+        return INVALID;
+    }
     double sum = 0;
     ref_wait(handle->stream);
     for (int i = 0; i < n; i++) {
@@ -255,6 +271,9 @@ REF_EXPORT cublasStatus_t cublasDznrm2_v2(cublasHandle_t handle, int n, void *x,
 REF_EXPORT cublasStatus_t cublasIsamax_v2_64(cublasHandle_t handle, int64_t n, void *x,
                                              int64_t incx, int64_t *result)
 {
+    if (!ref_bounded(n, 1, 1)) {
+        return INVALID;
+    }
     ref_wait(handle->stream);
     *result = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -294,7 +313,8 @@ REF_EXPORT const char *cublasGetStatusName(cublasStatus_t status)
 static cublasStatus_t copy(int64_t rows, int64_t columns, int64_t bytes, const void *from,
                            int64_t from_lead, void *to, int64_t to_lead)
 {
-    if (bytes <= 0 || from_lead < rows || to_lead < rows || from_lead < 1 || to_lead < 1) {
+    if (bytes <= 0 || from_lead < rows || to_lead < rows || from_lead < 1 || to_lead < 1 ||
+        !ref_bounded(rows, columns, 1)) {
         return INVALID;
     }
     ref_wait(NULL);

@@ -295,9 +295,12 @@ REF_EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, void *operatio
         (algo != NULL && ((const struct algo *)algo)->id < 10)) {
         return handle == NULL ? 1 : INVALID;
     }
-    ref_wait(stream);
     int64_t type = ld->type;
     int64_t depth = (int64_t)(matmul->transa != 0 ? la->rows : la->cols);
+    if (!ref_bounded((int64_t)ld->cols, (int64_t)ld->rows, depth)) {
+        return INVALID;
+    }
+    ref_wait(stream);
     double scale = element(alpha, matmul->scale_type, 0);
     double old = beta == NULL ? 0 : element(beta, matmul->scale_type, 0);
     for (int64_t j = 0; j < (int64_t)ld->cols; j++) {

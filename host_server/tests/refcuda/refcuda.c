@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DEVICE_BASE 0x100000000000ull
+#define DEVICE_BASE 0x200000000000ull /* a sanitizer has nothing there */
 #define DEVICE_BYTES (1ull << 40)
 #define MEMORY_BYTES (1ull << 30) /* what the device "has" */
 #define CHUNK_BYTES (2ull << 20)

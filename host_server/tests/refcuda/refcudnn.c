@@ -296,7 +296,8 @@ REF_EXPORT cudnnStatus_t cudnnSetRNNDataDescriptor(void *descriptor, int type, i
     struct rnn_data *data = descriptor;
     (void)layout;
     (void)fill;
-    if (steps < 1 || batch < 1 || batch > 64 || lengths == NULL) {
+    if (steps < 1 || batch < 1 || batch > 64 || lengths == NULL ||
+        !ref_bounded(steps, batch, size)) {
         return refuse(BAD_PARAM, "sequences have lengths");
     }
     *data = (struct rnn_data){.type = type, .steps = steps, .batch = batch, .size = size};
@@ -434,7 +435,7 @@ REF_EXPORT cudnnStatus_t cudnnBackendCreateDescriptor(int type, void **descripto
 
 REF_EXPORT cudnnStatus_t cudnnBackendDestroyDescriptor(void *descriptor)
 {
-    free(descriptor);
+    (void)descriptor; /* another may name it: kept, as a double may */
     return 0;
 }
 
