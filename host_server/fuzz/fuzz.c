@@ -115,7 +115,9 @@ static void make_region(void)
     notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     report_fd = memfd_create("wormhole-report", MFD_CLOEXEC);
-    if (region == MAP_FAILED || notify_fd < 0 || wake_fd < 0 || report_fd < 0) {
+    /* Two threads that find faults at once both say so; neither over the other's words. */
+    if (region == MAP_FAILED || notify_fd < 0 || wake_fd < 0 || report_fd < 0 ||
+        fcntl(report_fd, F_SETFL, O_APPEND) != 0) {
         die("the region", strerror(errno));
     }
     memset(slot(2), 0xa5, WH_FUZZ_SESSION_BYTES);
