@@ -35,16 +35,28 @@ CASES = (
     *("threads", "forking", "bad_handles", "stickiness", "layout", "events", "mapped", "symbols"),
     *("rectangles", "fault"),
 )
+# Memory that a kernel and the program both see; over TCP the two have none, and are told so.
+SHARED_MEMORY_CASES = ("mapped",)
+REFUSED = "cudaHostGetDevicePointer((void **)&device, pinned, 0): 801 (cudaErrorNotSupported)"
 BREADTH = (
     *("graph_nodes", "graph_structure", "graph_memory", "graph_captured", "capture_memory"),
     *("graph_update", "graph_lives", "graph_errors", "boxes", "pools", "registered", "functions"),
     *("occupancy", "launches", "priorities", "callback_order", "peers"),
 )
 DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
-STEPS_PROGRAM = Path(__file__).parent / "torch_steps.py"
+PROGRAMS = Path(__file__).parent
 TRAIN_PROGRAM = ROOT / "workloads/programs/train_torch.py"
 SMALL_STEPS = ("import", "tensors", "matmul", "linear", "conv", "copies")
 MODELS = ("lenet", "resnet18", "lstm", "transformer", "alexnet", "resnet50")
+# The driver's API is what these use; tinygrad and Triton must be there.
+DRIVER_STEPS = {
+    "tinygrad_ptx": "tinygrad_steps.py",
+    "tinygrad_nvrtc": "tinygrad_steps.py",
+    "triton": "triton_steps.py",
+    "descriptors": "triton_steps.py",
+    "compile": "torch_steps.py",
+}
+MODULE_FORMS = ("fatbin", "ptx", "cubin")
 OPTIMISER_STEPS = 5  # in a step of the program's
 TRAINED_STEPS = ("10", "2")
 
@@ -57,6 +69,7 @@ class Build:
         self.cuda = self._native.cuda
         self.worker = self._native.worker
         self._folder = folder
+        self.driver = folder / "driver"
 
     def compile_client(self, name: str) -> Path:
         """A test program with the GPU's kernels."""
@@ -67,6 +80,19 @@ class Build:
         words += ["-o", program, TESTS / f"{name}.c", TESTS / "kernels.cu", "-lpthread"]
         _must(words)
         return program
+
+    def compile_driver(self) -> dict[str, Path]:
+        """The driver's test program, and its kernels in every form that a program can load."""
+        generated = self._native.directory / "generated/include"
+        include = [f"-I{path}" for path in (generated, CODEC, TESTS)]
+        ours = [self.cuda / "libcuda.so.1", self.cuda / "libcudart.so.13"]
+        # Only names are taken from these libraries: which ones a run has its environment says.
+        words: list[str | Path] = ["gcc", "-std=gnu11", *include, "-o", self.driver]
+        _must([*words, TESTS / "driver.c", *ours, "-Wl,--allow-shlib-undefined", "-lpthread"])
+        modules = {form: self.driver.with_suffix(f".{form}") for form in MODULE_FORMS}
+        for form, path in modules.items():
+            _must(["nvcc", f"-{form}", "-arch=native", "-o", path, TESTS / "module.cu"])
+        return modules
 
 
 def _must(words: Sequence[str | Path]) -> None:
@@ -102,10 +128,14 @@ def _steady(lines: Sequence[str]) -> str:
     return f"an optimiser step: {text}"
 
 
-def _driver_folders() -> str:
+def _driver_folders() -> list[str]:
     """Where libcuda lies, if not where the loader looks: a worker has an environment of its own."""
-    folders = [path for path in DRIVER_FOLDERS if (Path(path) / "libcuda.so.1").exists()]
-    return ":".join([*folders, os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")
+    return [path for path in DRIVER_FOLDERS if (Path(path) / "libcuda.so.1").exists()]
+
+
+def _path(*folders: str) -> str:
+    """A library path with what the environment's own says."""
+    return ":".join(filter(None, [*folders, os.environ.get("LD_LIBRARY_PATH", "")]))
 
 
 class Runs:
@@ -119,7 +149,7 @@ class Runs:
 
     def native(self, argv: Sequence[str], limit_s: float) -> tuple[int, str, str]:
         """Run with the machine's own libraries."""
-        return _run(argv, dict(os.environ), limit_s)
+        return _run(argv, {**os.environ, "LD_LIBRARY_PATH": _path(*_driver_folders())}, limit_s)
 
     def forwarded(
         self, argv: Sequence[str], limit_s: float, name: str = "wormhole", log: str = "1"
@@ -134,7 +164,7 @@ class Runs:
             worker=self._build.worker,
             cuda=tuple(cuda_libraries()),
             jail=self._jail,
-            environment={"WORMHOLE_CUDA_LOG": log, "LD_LIBRARY_PATH": _driver_folders()},
+            environment={"WORMHOLE_CUDA_LOG": log, "LD_LIBRARY_PATH": _path(*_driver_folders())},
         )
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wormhole-gpu-")))
@@ -207,6 +237,8 @@ def _cases(runs: Runs, program: Path, cases: Sequence[str], name: str) -> None:
         native = runs.native(argv, 60)
         forwarded = runs.forwarded(argv, 60, name)
         same = native[:2] == forwarded[:2]
+        if case in SHARED_MEMORY_CASES and system(name, []).transport == "tcp":
+            same = native[0] == 0 and REFUSED in forwarded[1]
         print(f"CASE {case} {name}: native {native[0]} {'same' if same else 'DIFFERENT'}")
         if not same:
             runs.failed.append(f"{case} {name}")
@@ -246,10 +278,7 @@ def _torch(runs: Runs, steps: Sequence[str], names: Sequence[str], deadline_s: f
             print(f"TORCH {step}: no time left")
             runs.failed.append(f"torch {step} (no time)")
             continue
-        program = [str(STEPS_PROGRAM), step]
-        if step in MODELS:
-            program = [str(TRAIN_PROGRAM), step, *TRAINED_STEPS]
-        argv = [sys.executable, "-X", "faulthandler", *program]
+        argv = [sys.executable, "-X", "faulthandler", *_program(step)]
         native = runs.native(argv, 90)
         print(f"TORCH {step} native {native[0]}: {native[1].strip()[-300:]}")
         if native[0] != 0:
@@ -271,6 +300,29 @@ def _torch(runs: Runs, steps: Sequence[str], names: Sequence[str], deadline_s: f
             sys.stdout.flush()
 
 
+def _program(step: str) -> list[str]:
+    if step in MODELS:
+        return [str(TRAIN_PROGRAM), step, *TRAINED_STEPS]
+    return [str(PROGRAMS / DRIVER_STEPS.get(step, "torch_steps.py")), step]
+
+
+def _driver(runs: Runs, build: Build, names: Sequence[str]) -> None:
+    """The driver's test program, which knows every right value, with each form of code."""
+    for form, path in build.compile_driver().items():
+        argv = [str(build.driver), str(path)]
+        found = _path(*_driver_folders(), *map(str, cuda_libraries()))
+        native = _run([*argv, "common"], {**os.environ, "LD_LIBRARY_PATH": found}, 60)
+        print(f"DRIVER {form} native {native[0]}: {native[1].strip()[-1500:]}{native[2][-500:]}")
+        ends = {name: runs.forwarded(argv, 60, name) for name in names}
+        for name, got in ends.items():
+            print(f"DRIVER {form} {name} {got[0]}: {got[1].strip()[-1500:]}")
+            if got[0] != 0:
+                print("  ", got[2][-2500:])
+        runs.failed += [f"driver {form} {name}" for name, got in ends.items() if got[0] != 0]
+        runs.failed += [f"driver {form} native"] if native[0] != 0 else []
+        sys.stdout.flush()
+
+
 def _results(text: str) -> list[str]:
     """What must be the same: lines that say so, and losses bit for bit."""
     found = [line for line in text.split("\n") if line.startswith("result")]
@@ -280,11 +332,13 @@ def _results(text: str) -> list[str]:
 def main() -> int:
     """Entry point; 0 if everything was the same natively and forwarded."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", default="cases,breadth,torch", help="some of these")
+    parser.add_argument("--steps", default="cases,breadth,torch", help="some of these, or driver")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--breadth", default=",".join(BREADTH))
     parser.add_argument("--together", action="store_true", help="cases in one process")
-    parser.add_argument("--torch", default=",".join((*SMALL_STEPS, *MODELS)))
+    parser.add_argument(
+        "--torch", default=",".join((*SMALL_STEPS, *MODELS)), help=f"also: {' '.join(DRIVER_STEPS)}"
+    )
     parser.add_argument("--systems", default="wormhole")
     jail = argparse.BooleanOptionalAction
     parser.add_argument("--jail", action=jail, default=True, help="workers in their jail")
@@ -312,6 +366,9 @@ def main() -> int:
                 with _step(f"{step} {name}"):
                     judge = _together if arguments.together else _cases
                     judge(runs, compiled, cases.split(","), name)
+        if "driver" in arguments.steps:
+            with _step("driver"):
+                _driver(runs, build, names)
         if "torch" in arguments.steps:
             with _step("torch"):
                 _torch(runs, arguments.torch.split(","), names, deadline_s)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import struct
 import sys
+import tempfile
 import time
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -49,6 +51,23 @@ def copies() -> None:
         print("result copies", torch.equal(device.cpu(), host))
 
 
+def compiled() -> None:
+    """PyTorch's own compiler, which writes kernels for Triton: forward and backward."""
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10))
+    model = model.to(DEVICE)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loss_of = torch.compile(lambda x, y: nn.functional.cross_entropy(model(x), y))
+    x, y = torch.rand(512, 64).to(DEVICE), torch.randint(10, (512,)).to(DEVICE)
+    for number in range(16):
+        low = 64 * (number % 8)
+        optimiser.zero_grad()
+        loss = loss_of(x[low : low + 64], y[low : low + 64])
+        loss.backward()
+        optimiser.step()
+        print("result loss", number, struct.pack(">f", loss.item()).hex(), flush=True)
+    print("result weights", digest(*model.parameters()))
+
+
 def run(step: str) -> None:
     """One step of the list in run_gpu.py."""
     torch.manual_seed(1)
@@ -84,6 +103,12 @@ def run(step: str) -> None:
         return
     if step == "copies":
         copies()
+        return
+    if step == "compile":
+        with tempfile.TemporaryDirectory(prefix="wormhole-compiled-") as folder:
+            # What another run compiled is not taken.
+            os.environ["TRITON_CACHE_DIR"] = os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+            compiled()
 
 
 if __name__ == "__main__":
