@@ -241,6 +241,12 @@ int wh_skeleton_whcLoadImage(struct wh_request *request)
     return 0;
 }
 
+cudaLibrary_t wh_cuda_image_library(struct wh_request *request, uint64_t handle, bool *valid)
+{
+    const struct image *image = wh_cuda_object(request, handle, WH_KIND_IMAGE, valid);
+    return image == NULL ? NULL : image->library;
+}
+
 int wh_skeleton_whcUnloadImage(struct wh_request *request)
 {
     wh_cuda_enter(request);

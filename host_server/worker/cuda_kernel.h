@@ -23,4 +23,7 @@ static inline void wh_cuda_unpack(const struct wh_cuda_kernel *kernel, const uin
     }
 }
 
+/* The library of an image's handle; NULL, or *valid false, if it is none. */
+cudaLibrary_t wh_cuda_image_library(struct wh_request *request, uint64_t handle, bool *valid);
+
 #endif

@@ -28,6 +28,7 @@ static bool shares_addresses; /* see wh_cuda_shares_addresses */
 static ptrdiff_t shift;       /* from our view of the session's memory to the worker's */
 static int pending[PENDING_COUNT];
 static int dead; /* the error that has ended the device context, for good */
+static uint64_t active_primaries; /* bits by device */
 static __thread struct wh_cuda_thread this_thread __attribute__((tls_model("initial-exec")));
 
 struct wh_cuda_thread *wh_cuda_thread(void)
@@ -154,7 +155,50 @@ static bool is_runtime(const struct wh_cuda_api *api)
     return api->first_opcode == RUNTIME_OPCODE;
 }
 
-int wh_cuda_begin(struct wh_call *call, const struct wh_cuda_api *api, uint16_t opcode)
+static uint64_t device_bit(int device)
+{
+    return 1ull << ((unsigned)device % 64u);
+}
+
+void wh_cuda_use_primary(void)
+{
+    if (this_thread.context_depth == 0) {
+        this_thread.uses_primary = true;
+        __atomic_fetch_or(&active_primaries, device_bit(this_thread.device), __ATOMIC_RELAXED);
+    }
+}
+
+bool wh_cuda_primary_is_active(int device)
+{
+    return (__atomic_load_n(&active_primaries, __ATOMIC_RELAXED) & device_bit(device)) != 0;
+}
+
+void wh_cuda_primary_end(int device)
+{
+    __atomic_fetch_and(&active_primaries, ~device_bit(device), __ATOMIC_RELAXED);
+}
+
+/* What is asked about devices and versions needs no context. */
+static bool needs_context(uint16_t opcode)
+{
+    switch (opcode) {
+    case WH_OP_cudaGetDeviceCount:
+    case WH_OP_cudaGetDeviceProperties:
+    case WH_OP_cudaDeviceGetAttribute:
+    case WH_OP_cudaDeviceCanAccessPeer:
+    case WH_OP_cudaDeviceGetByPCIBusId:
+    case WH_OP_cudaDeviceGetPCIBusId:
+    case WH_OP_cudaDriverGetVersion:
+    case WH_OP_cudaRuntimeGetVersion:
+    case WH_OP_whcErrorText:
+        return false;
+    default:
+        return true;
+    }
+}
+
+static inline int begin(struct wh_call *call, const struct wh_cuda_api *api, uint16_t opcode,
+                        bool is_question)
 {
     if (__builtin_expect(forked, 0)) {
         return is_runtime(api) ? WH_CUDA_INITIALIZATION : api->lost;
@@ -168,12 +212,25 @@ int wh_cuda_begin(struct wh_call *call, const struct wh_cuda_api *api, uint16_t 
         return api->lost;
     }
     int ended = __atomic_load_n(&dead, __ATOMIC_RELAXED);
-    if (__builtin_expect(ended != 0 && is_runtime(api), 0)) {
+    if (__builtin_expect(ended != 0 && is_runtime(api) && !is_question, 0)) {
         wh_call_end(call);
         return ended;
     }
+    if (__builtin_expect(!this_thread.uses_primary, 0) && needs_context(opcode)) {
+        wh_cuda_use_primary();
+    }
     wh_put_u64(call, (uint64_t)this_thread.device);
     return 0;
+}
+
+int wh_cuda_begin(struct wh_call *call, const struct wh_cuda_api *api, uint16_t opcode)
+{
+    return begin(call, api, opcode, false);
+}
+
+int wh_cuda_begin_question(struct wh_call *call, const struct wh_cuda_api *api, uint16_t opcode)
+{
+    return begin(call, api, opcode, true);
 }
 
 /* Errors after which nothing of the process's device context works any more. */
@@ -251,6 +308,16 @@ static int result_of(struct wh_call *call, const struct wh_cuda_api *api, int er
 int wh_cuda_call(struct wh_call *call, const struct wh_cuda_api *api)
 {
     return result_of(call, api, wh_call_sync(call));
+}
+
+int wh_cuda_call_question(struct wh_call *call, const struct wh_cuda_api *api)
+{
+    int error = wh_call_sync(call);
+    if (error != 0) {
+        return error == -ENOMEM || error == -EMSGSIZE ? api->memory : api->lost;
+    }
+    int status = (int)wh_get_u64(call);
+    return call->error != 0 ? api->lost : status;
 }
 
 int wh_cuda_call_pure(struct wh_call *call, const struct wh_cuda_api *api)

@@ -37,6 +37,7 @@ enum {
     WH_CUDA_MEMORY_ALLOCATION = 2,
     WH_CUDA_INITIALIZATION = 3,
     WH_CUDA_INVALID_CONFIGURATION = 9,
+    WH_CUDA_INVALID_PITCH = 12,
     WH_CUDA_INVALID_SYMBOL = 13,
     WH_CUDA_INVALID_DIRECTION = 21,
     WH_CUDA_MISSING_CONFIGURATION = 52,
@@ -63,14 +64,29 @@ struct wh_cuda_thread {
     uint64_t stream;        /* cudaStreamPerThread, once used */
     uint32_t stream_serial; /* of its session */
     int capture_mode;
+    bool uses_primary;      /* the runtime has made its device's primary context current */
+    uint32_t context_depth; /* contexts that the driver's API has made current, one on the other */
+    bool loads_modules;     /* images that it loads are modules, which are compiled at once */
 };
 struct wh_cuda_thread *wh_cuda_thread(void);
+
+/* The runtime needs its device's primary context now: it becomes the thread's if that has none. */
+void wh_cuda_use_primary(void);
+
+/* Whether the runtime has used the device's primary context; false again after a reset. */
+bool wh_cuda_primary_is_active(int device);
+void wh_cuda_primary_end(int device);
 
 /* Calls. */
 
 /* Begins a message: opens the session on first use and puts the context word. 0, or the result that
  * the API call has. */
 int wh_cuda_begin(struct wh_call *call, const struct wh_cuda_api *api, uint16_t opcode);
+
+/* The same, and the way to wait, for questions about errors: they are answered after an error that
+ * has ended the device context, and leave earlier failures to the next call. */
+int wh_cuda_begin_question(struct wh_call *call, const struct wh_cuda_api *api, uint16_t opcode);
+int wh_cuda_call_question(struct wh_call *call, const struct wh_cuda_api *api);
 
 /* Sends and waits; the call's own result, or an earlier one-way failure. Results follow; end the
  * call with wh_call_end. */

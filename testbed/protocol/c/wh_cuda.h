@@ -129,6 +129,32 @@ struct wh_cuda_geometry {
     uint64_t shared_bytes;
 };
 
+/* What a tensor map is made of: the arguments of cuTensorMapEncodeTiled or -Im2col. */
+#define WH_CUDA_TENSOR_MAP_BYTES 128u
+#define WH_CUDA_TENSOR_RANK_MAX 5u
+#define WH_CUDA_TENSOR_TILED 0u
+#define WH_CUDA_TENSOR_IM2COL 1u
+struct wh_cuda_tensor_map {
+    uint64_t address;
+    uint64_t sizes[WH_CUDA_TENSOR_RANK_MAX];
+    uint64_t strides[WH_CUDA_TENSOR_RANK_MAX]; /* one less than there are sizes */
+    uint32_t box[WH_CUDA_TENSOR_RANK_MAX];     /* tiled */
+    uint32_t steps[WH_CUDA_TENSOR_RANK_MAX];
+    int32_t lower[WH_CUDA_TENSOR_RANK_MAX - 2]; /* im2col */
+    int32_t upper[WH_CUDA_TENSOR_RANK_MAX - 2];
+    uint32_t channels;
+    uint32_t columns;
+    uint32_t form;
+    uint32_t type;
+    uint32_t rank;
+    uint32_t interleave;
+    uint32_t swizzle;
+    uint32_t promotion;
+    uint32_t fill;
+    uint32_t pad;
+};
+_Static_assert(sizeof(struct wh_cuda_tensor_map) == 192, "wh_cuda_tensor_map");
+
 /* Where both sides tell each other how far a host function in a stream is. */
 struct wh_cuda_cell {
     uint32_t state;

@@ -14,6 +14,8 @@ extern const struct wh_cuda_api wh_cudart_api;
  */
 struct wh_image;
 
+#define WH_KERNEL_MAGIC 0x4b4e524cu
+
 struct wh_kernel {
     uint32_t magic;
     uint32_t loaded; /* serial of the session that knows it; the rest is valid then */

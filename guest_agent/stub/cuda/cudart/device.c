@@ -117,6 +117,7 @@ WH_EXPORT cudaError_t cudaSetDevice(int device)
     }
     if (status == 0) {
         wh_cuda_thread()->device = device;
+        wh_cuda_use_primary();
     }
     return wh_cuda_done(&wh_cudart_api, status);
 }
@@ -296,13 +297,13 @@ static const char *error_text(int error, int which)
         return which == 0 ? "cudaErrorDevicesUnavailable"
                           : "CUDA-capable device(s) is/are busy or unavailable";
     }
-    if (wh_cuda_begin(&call, &wh_cudart_api, WH_OP_whcErrorText) != 0) {
+    if (wh_cuda_begin_question(&call, &wh_cudart_api, WH_OP_whcErrorText) != 0) {
         return which == 0 ? "cudaErrorUnknown" : "unknown error";
     }
     wh_put_u64(&call, (uint64_t)error);
     wh_put_out(&call, sizeof(texts[0]), true);
     wh_put_out(&call, sizeof(texts[1]), true);
-    if (wh_cuda_call(&call, &wh_cudart_api) == 0) {
+    if (wh_cuda_call_question(&call, &wh_cudart_api) == 0) {
         (void)wh_get_out(&call, texts[0], sizeof(texts[0]));
         (void)wh_get_out(&call, texts[1], sizeof(texts[1]));
     }

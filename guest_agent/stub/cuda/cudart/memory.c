@@ -509,5 +509,8 @@ WH_EXPORT cudaError_t cudaDeviceReset(void)
         (void)free_once((void *)range.base);
         (void)wh_cuda_range_remove((void *)range.base, &range);
     }
+    if (status == 0) {
+        wh_cuda_primary_end(wh_cuda_thread()->device);
+    }
     return wh_cuda_done(&wh_cudart_api, status);
 }

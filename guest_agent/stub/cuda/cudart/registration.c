@@ -10,7 +10,6 @@
 #include "fork_lock.h"
 #include "wh_sha256.h"
 
-#define KERNEL_MAGIC 0x4b4e524cu
 #define WRAPPER_MAGIC 0x466243b1
 #define FATBIN_MAGIC 0xba55ed50u
 #define FIRST_BUCKETS 1024u
@@ -226,7 +225,7 @@ WH_EXPORT void __cudaRegisterFunction(void **handle, const char *function, char 
     if (kernel == NULL) {
         return;
     }
-    kernel->magic = KERNEL_MAGIC;
+    kernel->magic = WH_KERNEL_MAGIC;
     kernel->function = function;
     kernel->name = device_name;
     kernel->image = image;
@@ -534,6 +533,23 @@ int wh_variable_get(const void *symbol, void **address, size_t *size_bytes)
     return status;
 }
 
+/* With the load lock held: has the code compiled, which the server otherwise does at first use. */
+static int load_module(struct wh_image *image)
+{
+    struct wh_call call;
+    int status = wh_cuda_begin(&call, &wh_cudart_api, WH_OP_whcLoadModule);
+    if (status == 0) {
+        wh_put_u64(&call, image->handle);
+        status = wh_cuda_call(&call, &wh_cudart_api);
+        wh_call_end(&call);
+    }
+    if (status != 0) {
+        unload(image);
+        wh_cuda_handle_end(image->handle);
+    }
+    return status;
+}
+
 int wh_image_new(const void *code, struct wh_image **image)
 {
     size_t size_bytes = code == NULL ? 0 : code_bytes(&code);
@@ -554,6 +570,9 @@ int wh_image_new(const void *code, struct wh_image **image)
     /* What is wrong with the code is to be known at once. */
     pthread_mutex_lock(&load_lock);
     int status = load_image(made);
+    if (status == 0 && wh_cuda_thread()->loads_modules) {
+        status = load_module(made);
+    }
     pthread_mutex_unlock(&load_lock);
     if (status != 0) {
         free(copy);

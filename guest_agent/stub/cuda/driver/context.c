@@ -2,7 +2,8 @@
  * context.c - initialisation, devices and contexts.
  *
  * A context is an object of the client's: which device it is for. Behind all contexts of a device
- * is one device context, the runtime's, so what one allocates another can reach.
+ * is one device context, the runtime's, so what one allocates another can reach. The runtime makes
+ * a device's primary context current in a thread that has none, and where it sets another device.
  */
 #include "driver.h"
 
@@ -33,8 +34,7 @@ static int initialized;
 static struct CUctx_st primaries[WH_DRIVER_DEVICES_MAX];
 static uint32_t retained[WH_DRIVER_DEVICES_MAX];
 static uint64_t latest_id;
-static __thread CUcontext stack[DEPTH_MAX];
-static __thread uint32_t depth;
+static __thread CUcontext stack[DEPTH_MAX]; /* as deep as the thread's state says */
 
 WH_EXPORT CUresult cuInit(unsigned int Flags)
 {
@@ -81,32 +81,41 @@ CUcontext wh_driver_primary(int device)
     return context;
 }
 
-/* The thread's: what it has set, or the runtime's once that is in use. */
+/* The thread's: what it has set, or the runtime's. */
 static CUcontext current(void)
 {
-    if (depth > 0) {
-        return stack[depth - 1];
+    const struct wh_cuda_thread *thread = wh_cuda_thread();
+    if (thread->context_depth == 0) {
+        return thread->uses_primary ? wh_driver_primary(thread->device) : NULL;
     }
-    return wh_cuda_session() != 0 && retained[wh_cuda_thread()->device] != 0
-               ? wh_driver_primary(wh_cuda_thread()->device)
-               : NULL;
+    CUcontext *top = &stack[thread->context_depth - 1];
+    if ((*top)->device != thread->device) {
+        *top = wh_driver_primary(thread->device); /* the runtime has set another device */
+    }
+    return *top;
+}
+
+static bool is_context(CUcontext context)
+{
+    return context != NULL && __atomic_load_n(&context->magic, __ATOMIC_ACQUIRE) == CONTEXT_MAGIC;
 }
 
 int wh_driver_current(void)
 {
     int status = wh_driver_ready();
-    return status != 0 || current() != NULL ? status : WH_DRIVER_INVALID_CONTEXT;
+    CUcontext context = current();
+    if (status != 0 || is_context(context)) {
+        return status;
+    }
+    return context == NULL ? WH_DRIVER_INVALID_CONTEXT : WH_DRIVER_DESTROYED;
 }
 
-static bool is_context(CUcontext context)
+/* The thread's device is its context's, which may be none. */
+static void enter(CUcontext context)
 {
-    return context != NULL && context->magic == CONTEXT_MAGIC;
-}
-
-/* The thread's device is its context's. */
-static int enter(CUcontext context)
-{
-    return context == NULL ? 0 : WH_DRIVER(cudaSetDevice(context->device));
+    if (context != NULL) {
+        wh_cuda_thread()->device = context->device;
+    }
 }
 
 WH_EXPORT CUresult cuDriverGetVersion(int *driverVersion)
@@ -227,18 +236,19 @@ WH_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
         __atomic_add_fetch(&retained[dev], 1, __ATOMIC_RELAXED);
         *pctx = wh_driver_primary(dev);
     }
-    return status;
+    return wh_driver_answered(status);
 }
 
 WH_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
     WH_API_CALL();
     int status = check_device(dev);
-    if (status == 0 && __atomic_load_n(&retained[dev], __ATOMIC_RELAXED) == 0) {
-        return WH_DRIVER_INVALID_CONTEXT;
-    }
-    if (status == 0) {
+    if (status == 0 && __atomic_load_n(&retained[dev], __ATOMIC_RELAXED) > 0) {
         __atomic_sub_fetch(&retained[dev], 1, __ATOMIC_RELAXED);
+    } else if (status == 0 && wh_cuda_primary_is_active(dev)) {
+        wh_cuda_primary_end(dev); /* the runtime has retained it, too */
+    } else if (status == 0) {
+        status = WH_DRIVER_INVALID_CONTEXT;
     }
     return status;
 }
@@ -272,9 +282,9 @@ WH_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags,
     }
     if (status == 0) {
         *flags = primaries[dev].flags;
-        *active = wh_cuda_session() != 0 || retained[dev] != 0;
+        *active = wh_cuda_primary_is_active(dev) || retained[dev] != 0;
     }
-    return status;
+    return wh_driver_answered(status);
 }
 
 WH_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
@@ -282,11 +292,9 @@ WH_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
     int status = check_device(dev);
     int before = wh_cuda_thread()->device;
     if (status == 0) {
-        status = WH_DRIVER(cudaSetDevice(dev));
-    }
-    if (status == 0) {
+        wh_cuda_thread()->device = dev;
         status = WH_DRIVER(cudaDeviceReset());
-        (void)WH_DRIVER(cudaSetDevice(before));
+        wh_cuda_thread()->device = before;
     }
     return status;
 }
@@ -298,14 +306,27 @@ WH_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice dev)
 
 static int push(CUcontext context)
 {
-    if (depth == DEPTH_MAX) {
+    struct wh_cuda_thread *thread = wh_cuda_thread();
+    if (thread->context_depth == DEPTH_MAX) {
         return wh_driver_api.memory;
     }
-    int status = enter(context);
-    if (status == 0) {
-        stack[depth++] = context;
+    stack[thread->context_depth++] = context;
+    enter(context);
+    return 0;
+}
+
+/* The thread's context, which is no longer current then; NULL if there was none. */
+static CUcontext pop(void)
+{
+    struct wh_cuda_thread *thread = wh_cuda_thread();
+    CUcontext popped = current();
+    if (thread->context_depth > 0) {
+        thread->context_depth--;
+    } else {
+        thread->uses_primary = false;
     }
-    return status;
+    enter(current());
+    return popped;
 }
 
 WH_EXPORT CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
@@ -337,6 +358,13 @@ WH_EXPORT CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev
     return cuCtxCreate_v2(pctx, flags, dev);
 }
 
+WH_EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, void *paramsArray, int numParams,
+                                  unsigned int flags, CUdevice dev)
+{
+    bool plain = paramsArray == NULL || numParams == 0;
+    return plain ? cuCtxCreate_v2(pctx, flags, dev) : WH_DRIVER_NOT_SUPPORTED;
+}
+
 WH_EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, void *ctxCreateParams, unsigned int flags,
                                   CUdevice dev)
 {
@@ -350,12 +378,12 @@ WH_EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
     if (!is_context(ctx) || ctx->primary) {
         return WH_DRIVER_INVALID_CONTEXT;
     }
-    /* What it made stays, as the device context does; other threads must not use it any more. */
-    while (depth > 0 && stack[depth - 1] == ctx) {
-        depth--;
+    /* What it made stays, as the device context does. */
+    while (current() == ctx) {
+        (void)pop();
     }
-    ctx->magic = 0;
-    free(ctx);
+    /* It may be current in other threads, which learn that it is destroyed: it is not freed. */
+    __atomic_store_n(&ctx->magic, 0, __ATOMIC_RELEASE);
     return 0;
 }
 
@@ -372,7 +400,7 @@ WH_EXPORT CUresult cuCtxDetach(CUcontext ctx)
 WH_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext ctx)
 {
     WH_API_CALL();
-    return is_context(ctx) ? push(ctx) : WH_DRIVER_INVALID_CONTEXT;
+    return is_context(ctx) ? wh_driver_answered(push(ctx)) : WH_DRIVER_INVALID_CONTEXT;
 }
 
 WH_EXPORT CUresult cuCtxPushCurrent(CUcontext ctx)
@@ -383,14 +411,14 @@ WH_EXPORT CUresult cuCtxPushCurrent(CUcontext ctx)
 WH_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
 {
     WH_API_CALL();
-    if (depth == 0) {
+    CUcontext popped = pop();
+    if (popped == NULL) {
         return WH_DRIVER_INVALID_CONTEXT;
     }
-    CUcontext popped = stack[--depth];
     if (pctx != NULL) {
         *pctx = popped;
     }
-    return enter(depth > 0 ? stack[depth - 1] : NULL);
+    return wh_driver_answered(0);
 }
 
 WH_EXPORT CUresult cuCtxPopCurrent(CUcontext *pctx)
@@ -405,15 +433,18 @@ WH_EXPORT CUresult cuCtxSetCurrent(CUcontext ctx)
     if (status != 0 || (ctx != NULL && !is_context(ctx))) {
         return status != 0 ? status : WH_DRIVER_INVALID_CONTEXT;
     }
+    /* It takes the place of the one that is current. */
+    struct wh_cuda_thread *thread = wh_cuda_thread();
     if (ctx == NULL) {
-        depth -= depth > 0 ? 1 : 0;
-        return enter(depth > 0 ? stack[depth - 1] : NULL);
+        (void)pop();
+    } else if (ctx != current() && thread->context_depth > 0) {
+        stack[thread->context_depth - 1] = ctx;
+        enter(ctx);
+    } else if (ctx != current()) {
+        thread->uses_primary = false;
+        status = push(ctx);
     }
-    if (depth > 0) {
-        stack[depth - 1] = ctx;
-        return enter(ctx);
-    }
-    return push(ctx);
+    return wh_driver_answered(status);
 }
 
 WH_EXPORT CUresult cuCtxGetCurrent(CUcontext *pctx)
@@ -424,7 +455,7 @@ WH_EXPORT CUresult cuCtxGetCurrent(CUcontext *pctx)
         return status != 0 ? status : WH_DRIVER_INVALID_VALUE;
     }
     *pctx = current();
-    return 0;
+    return wh_driver_answered(0);
 }
 
 WH_EXPORT CUresult cuCtxGetDevice(CUdevice *device)
@@ -435,7 +466,7 @@ WH_EXPORT CUresult cuCtxGetDevice(CUdevice *device)
         return status != 0 ? status : WH_DRIVER_INVALID_VALUE;
     }
     *device = current()->device;
-    return 0;
+    return wh_driver_answered(0);
 }
 
 WH_EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
@@ -463,6 +494,36 @@ WH_EXPORT CUresult cuCtxSynchronize(void)
 {
     int status = wh_driver_current();
     return status != 0 ? status : WH_DRIVER(cudaDeviceSynchronize());
+}
+
+/* The later forms of these take any context; NULL is the thread's. */
+WH_EXPORT CUresult cuCtxSynchronize_v2(CUcontext ctx)
+{
+    int status = wh_driver_ready();
+    int before = wh_cuda_thread()->device;
+    if (ctx == NULL || status != 0) {
+        return status != 0 ? status : cuCtxSynchronize();
+    }
+    if (!is_context(ctx)) {
+        return WH_DRIVER_INVALID_CONTEXT;
+    }
+    wh_cuda_thread()->device = ctx->device;
+    status = WH_DRIVER(cudaDeviceSynchronize());
+    wh_cuda_thread()->device = before;
+    return status;
+}
+
+WH_EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
+{
+    WH_API_CALL();
+    if (ctx == NULL) {
+        return cuCtxGetDevice(device);
+    }
+    if (device == NULL || !is_context(ctx)) {
+        return device == NULL ? WH_DRIVER_INVALID_VALUE : WH_DRIVER_INVALID_CONTEXT;
+    }
+    *device = ctx->device;
+    return wh_driver_answered(0);
 }
 
 WH_EXPORT CUresult cuCtxGetLimit(size_t *pvalue, int limit)

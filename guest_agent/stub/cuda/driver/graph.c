@@ -25,23 +25,6 @@ struct kernel_params {
     void **extra;
 };
 
-/* CUDA_MEMCPY3D */
-struct copy_params {
-    size_t from_x, from_y, from_z, from_lod;
-    int from_type;
-    const void *from_host;
-    CUdeviceptr from_device;
-    void *from_array, *reserved_from;
-    size_t from_pitch, from_height;
-    size_t to_x, to_y, to_z, to_lod;
-    int to_type;
-    void *to_host;
-    CUdeviceptr to_device;
-    void *to_array, *reserved_to;
-    size_t to_pitch, to_height;
-    size_t width, height, depth;
-};
-
 /* What one node does. */
 struct work {
     enum kind kind;
@@ -133,7 +116,7 @@ static int set_kernel(struct work *work, const struct kernel_params *params)
     return 0;
 }
 
-static int set_copy(struct work *work, const struct copy_params *params)
+static int set_copy(struct work *work, const struct wh_driver_copy *params)
 {
     if (params->height > 1 || params->depth > 1 || params->from_array != NULL ||
         params->to_array != NULL) {
@@ -218,7 +201,7 @@ WH_EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph
     WH_API_CALL();
     (void)dependencies;
     (void)numDependencies;
-    return add(hGraph, phGraphNode, nodeParams, NODE_KERNEL);
+    return wh_driver_answered(add(hGraph, phGraphNode, nodeParams, NODE_KERNEL));
 }
 
 WH_EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -236,7 +219,7 @@ WH_EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph
     (void)dependencies;
     (void)numDependencies;
     (void)ctx;
-    return add(hGraph, phGraphNode, copyParams, NODE_COPY);
+    return wh_driver_answered(add(hGraph, phGraphNode, copyParams, NODE_COPY));
 }
 
 /* A copy that changes apart from its original. */
@@ -328,7 +311,7 @@ WH_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgrap
     WH_API_CALL();
     struct work *work = work_of(hGraphExec, hNode, NODE_KERNEL);
     return work == NULL || nodeParams == NULL ? WH_DRIVER_INVALID_VALUE
-                                              : set_kernel(work, nodeParams);
+                                              : wh_driver_answered(set_kernel(work, nodeParams));
 }
 
 WH_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
@@ -344,7 +327,7 @@ WH_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgrap
     struct work *work = work_of(hGraphExec, hNode, NODE_COPY);
     (void)ctx;
     return work == NULL || copyParams == NULL ? WH_DRIVER_INVALID_VALUE
-                                              : set_copy(work, copyParams);
+                                              : wh_driver_answered(set_copy(work, copyParams));
 }
 
 static int run(struct work *work, CUstream stream)
@@ -358,6 +341,15 @@ static int run(struct work *work, CUstream stream)
     }
     work->how.stream = stream;
     return wh_driver_launch(&work->how, work->function, arguments, NULL);
+}
+
+WH_EXPORT CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+{
+    if (!is_own_exec(hGraphExec)) {
+        return WH_DRIVER(cudaGraphUpload(hGraphExec, hStream));
+    }
+    WH_API_CALL();
+    return wh_driver_current(); /* there is nothing that could go ahead of its launch */
 }
 
 WH_EXPORT CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)

@@ -21,7 +21,7 @@ enum {
     POINTER_MAPPED = 13,
 };
 
-enum { TYPE_HOST = 1, TYPE_DEVICE = 2 };
+enum { TYPE_HOST = 1, TYPE_DEVICE = 2, TYPE_UNIFIED = 4 };
 
 #define PATTERN_BYTES_MAX ((size_t)1 << 20)
 
@@ -71,6 +71,34 @@ WH_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream 
 WH_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
     return WH_DRIVER(cudaFreeAsync(pointer(dptr), hStream));
+}
+
+WH_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
+{
+    int status = wh_driver_ready();
+    return status != 0 ? status : WH_DRIVER(cudaDeviceGetDefaultMemPool(pool_out, dev));
+}
+
+WH_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
+{
+    int status = wh_driver_ready();
+    return status != 0 ? status : WH_DRIVER(cudaDeviceGetMemPool(pool, dev));
+}
+
+WH_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
+{
+    return WH_DRIVER(cudaMemPoolTrimTo(pool, minBytesToKeep));
+}
+
+/* Attributes have the runtime's numbers, which begin at 1 as well. */
+WH_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attr, void *value)
+{
+    return WH_DRIVER(cudaMemPoolGetAttribute(pool, attr, value));
+}
+
+WH_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attr, void *value)
+{
+    return WH_DRIVER(cudaMemPoolSetAttribute(pool, attr, value));
 }
 
 WH_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
@@ -198,6 +226,135 @@ WH_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext
     return copy_async(pointer(dstDevice), pointer(srcDevice), ByteCount, ON_DEVICE, hStream);
 }
 
+/* CUDA_MEMCPY2D */
+struct copy_rows {
+    size_t from_x, from_y;
+    int from_type;
+    const void *from_host;
+    CUdeviceptr from_device;
+    void *from_array;
+    size_t from_pitch;
+    size_t to_x, to_y;
+    int to_type;
+    void *to_host;
+    CUdeviceptr to_device;
+    void *to_array;
+    size_t to_pitch;
+    size_t width, height;
+};
+
+/* Where one end of a copy begins; its kind of memory says which member counts. NULL: an array,
+ * which is not forwarded. */
+static char *end_of(int type, const void *host, CUdeviceptr device)
+{
+    return type == TYPE_HOST                              ? (char *)(uintptr_t)host
+           : type == TYPE_DEVICE || type == TYPE_UNIFIED ? pointer(device)
+                                                          : NULL;
+}
+
+/* `depth` rectangles, each so many rows behind the one before. */
+struct box {
+    char *from, *to;
+    size_t from_pitch, to_pitch, from_step, to_step;
+    size_t width, height, depth;
+};
+
+static int copy_box(const struct box *box, bool sync, CUstream stream)
+{
+    int status = wh_driver_current();
+    if (status == 0 && (box->from == NULL || box->to == NULL)) {
+        status = WH_DRIVER_NOT_SUPPORTED;
+    }
+    /* A pitch of 0 says that there is but one row. */
+    size_t from_pitch = box->from_pitch != 0 ? box->from_pitch : box->width;
+    size_t to_pitch = box->to_pitch != 0 ? box->to_pitch : box->width;
+    if (status == 0 && box->height > 1 && (from_pitch < box->width || to_pitch < box->width)) {
+        status = WH_DRIVER_INVALID_VALUE;
+    }
+    for (size_t layer = 0; layer < box->depth && status == 0 && box->width > 0; layer++) {
+        const char *from = box->from + layer * box->from_step * from_pitch;
+        char *to = box->to + layer * box->to_step * to_pitch;
+        status = sync ? WH_DRIVER(cudaMemcpy2D(to, to_pitch, from, from_pitch, box->width,
+                                               box->height, ANY))
+                      : WH_DRIVER(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, box->width,
+                                                    box->height, ANY, stream));
+    }
+    return status;
+}
+
+static int copy_2d(const void *parameters, bool sync, CUstream stream)
+{
+    const struct copy_rows *copied = parameters;
+    if (copied == NULL) {
+        return WH_DRIVER_INVALID_VALUE;
+    }
+    struct box box = {
+        .from = end_of(copied->from_type, copied->from_host, copied->from_device),
+        .to = end_of(copied->to_type, copied->to_host, copied->to_device),
+        .from_pitch = copied->from_pitch,
+        .to_pitch = copied->to_pitch,
+        .width = copied->width,
+        .height = copied->height,
+        .depth = 1,
+    };
+    if (box.from != NULL && box.to != NULL) {
+        box.from += copied->from_y * copied->from_pitch + copied->from_x;
+        box.to += copied->to_y * copied->to_pitch + copied->to_x;
+    }
+    return copy_box(&box, sync, stream);
+}
+
+static int copy_3d(const void *parameters, bool sync, CUstream stream)
+{
+    const struct wh_driver_copy *copied = parameters;
+    if (copied == NULL) {
+        return WH_DRIVER_INVALID_VALUE;
+    }
+    struct box box = {
+        .from = end_of(copied->from_type, copied->from_host, copied->from_device),
+        .to = end_of(copied->to_type, copied->to_host, copied->to_device),
+        .from_pitch = copied->from_pitch,
+        .to_pitch = copied->to_pitch,
+        .from_step = copied->from_height != 0 ? copied->from_height : copied->height,
+        .to_step = copied->to_height != 0 ? copied->to_height : copied->height,
+        .width = copied->width,
+        .height = copied->height,
+        .depth = copied->depth,
+    };
+    if (box.from != NULL && box.to != NULL) {
+        box.from += (copied->from_z * copied->from_height + copied->from_y) * copied->from_pitch +
+                    copied->from_x;
+        box.to += (copied->to_z * copied->to_height + copied->to_y) * copied->to_pitch +
+                  copied->to_x;
+    }
+    return copy_box(&box, sync, stream);
+}
+
+WH_EXPORT CUresult cuMemcpy2D_v2(const void *pCopy)
+{
+    return copy_2d(pCopy, true, NULL);
+}
+
+WH_EXPORT CUresult cuMemcpy2DUnaligned_v2(const void *pCopy)
+{
+    return copy_2d(pCopy, true, NULL);
+}
+
+WH_EXPORT CUresult cuMemcpy2DAsync_v2(const void *pCopy, CUstream hStream)
+{
+    return copy_2d(pCopy, false, hStream);
+}
+
+WH_EXPORT CUresult cuMemcpy3D_v2(const void *pCopy)
+{
+    return copy_3d(pCopy, true, NULL);
+}
+
+WH_EXPORT CUresult cuMemcpy3DAsync_v2(const void *pCopy, CUstream hStream)
+{
+    return copy_3d(pCopy, false, hStream);
+}
+
 /* The runtime sets bytes alone; a pattern of other ones is written. */
 static int fill(CUdeviceptr address, uint32_t value, size_t element_bytes, size_t count,
                 CUstream stream)
@@ -231,6 +388,63 @@ static int fill(CUdeviceptr address, uint32_t value, size_t element_bytes, size_
     }
     free(pattern); /* its bytes were taken at the call: it is pageable */
     return status;
+}
+
+/* Rows of a width in elements; pitched memory of other patterns than bytes is set row by row. */
+static int fill_rows(CUdeviceptr address, size_t pitch_bytes, uint32_t value, size_t element_bytes,
+                     size_t width, size_t height, CUstream stream)
+{
+    int status = wh_driver_current();
+    if (status == 0 && (address % element_bytes != 0 || pitch_bytes % element_bytes != 0 ||
+                        (height > 1 && width > pitch_bytes / element_bytes))) {
+        status = WH_DRIVER_INVALID_VALUE;
+    }
+    if (status == 0 && element_bytes == 1) {
+        return stream == NULL ? WH_DRIVER(cudaMemset2D(pointer(address), pitch_bytes, (int)value,
+                                                       width, height))
+                              : WH_DRIVER(cudaMemset2DAsync(pointer(address), pitch_bytes,
+                                                            (int)value, width, height, stream));
+    }
+    for (size_t row = 0; row < height && status == 0; row++) {
+        status = fill(address + row * pitch_bytes, value, element_bytes, width, stream);
+    }
+    return status;
+}
+
+WH_EXPORT CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
+                                   size_t Width, size_t Height)
+{
+    return fill_rows(dstDevice, dstPitch, uc, 1, Width, Height, NULL);
+}
+
+WH_EXPORT CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
+                                    size_t Width, size_t Height)
+{
+    return fill_rows(dstDevice, dstPitch, us, 2, Width, Height, NULL);
+}
+
+WH_EXPORT CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
+                                    size_t Width, size_t Height)
+{
+    return fill_rows(dstDevice, dstPitch, ui, 4, Width, Height, NULL);
+}
+
+WH_EXPORT CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
+                                     size_t Width, size_t Height, CUstream hStream)
+{
+    return fill_rows(dstDevice, dstPitch, uc, 1, Width, Height, hStream);
+}
+
+WH_EXPORT CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
+                                      size_t Width, size_t Height, CUstream hStream)
+{
+    return fill_rows(dstDevice, dstPitch, us, 2, Width, Height, hStream);
+}
+
+WH_EXPORT CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
+                                      size_t Width, size_t Height, CUstream hStream)
+{
+    return fill_rows(dstDevice, dstPitch, ui, 4, Width, Height, hStream);
 }
 
 WH_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
@@ -286,7 +500,10 @@ static int attribute_of(void *data, int attribute, const struct wh_cuda_range *r
     case POINTER_MEMORY_TYPE:
         return give(data, &type, sizeof(type));
     case POINTER_DEVICE:
-        return give(data, &address, sizeof(address));
+        /* Memory that is the client's alone has no address on the device. */
+        return type == TYPE_DEVICE || range->memory == WH_CUDA_PINNED
+                   ? give(data, &address, sizeof(address))
+                   : WH_DRIVER_INVALID_VALUE;
     case POINTER_HOST:
         return type == TYPE_HOST ? give(data, &address, sizeof(address)) : WH_DRIVER_INVALID_VALUE;
     case POINTER_SYNC:
@@ -301,7 +518,6 @@ static int attribute_of(void *data, int attribute, const struct wh_cuda_range *r
     case POINTER_MAPPED:
         return give(data, &yes, sizeof(unsigned char));
     default:
-
         return WH_DRIVER_NOT_SUPPORTED;
     }
 }
@@ -313,7 +529,7 @@ WH_EXPORT CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr 
     if (data == NULL || !wh_cuda_range_find(pointer(ptr), &range)) {
         return WH_DRIVER_INVALID_VALUE;
     }
-    return attribute_of(data, attribute, &range, ptr);
+    return wh_driver_answered(attribute_of(data, attribute, &range, ptr));
 }
 
 /* Of memory that it does not know, this one says zeros. */
@@ -333,5 +549,5 @@ WH_EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, int *attri
             status = attribute_of(data[i], attributes[i], &range, ptr);
         }
     }
-    return status;
+    return wh_driver_answered(status);
 }

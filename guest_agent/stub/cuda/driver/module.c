@@ -25,9 +25,13 @@ static const struct place places[] = {
 WH_EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
     int status = wh_driver_current();
-    return status != 0 ? status
-                       : WH_DRIVER(cudaLibraryLoadData((cudaLibrary_t *)(void *)module, image, NULL,
-                                                       NULL, 0, NULL, NULL, 0));
+    if (status == 0) {
+        wh_cuda_thread()->loads_modules = true;
+        status = WH_DRIVER(cudaLibraryLoadData((cudaLibrary_t *)(void *)module, image, NULL, NULL,
+                                               0, NULL, NULL, 0));
+        wh_cuda_thread()->loads_modules = false;
+    }
+    return status;
 }
 
 WH_EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
@@ -134,7 +138,7 @@ WH_EXPORT CUresult cuFuncGetAttribute(int *pi, int attrib, CUfunction hfunc)
     }
     int status = WH_DRIVER(cudaFuncGetAttributes(attributes, hfunc));
     if (status != 0) {
-        return status == 98 ? 400 : status; /* what is no function is an invalid handle here */
+        return status;
     }
     if (places[attrib].wide) {
         memcpy(&wide, attributes + places[attrib].offset, sizeof(wide));
@@ -159,7 +163,7 @@ WH_EXPORT CUresult cuFuncSetAttribute(CUfunction hfunc, int attrib, int value)
 WH_EXPORT CUresult cuKernelSetAttribute(int attrib, int val, CUkernel kernel, CUdevice dev)
 {
     (void)dev;
-    return WH_DRIVER(cudaFuncSetAttribute(kernel, attrib, val));
+    return cuFuncSetAttribute((CUfunction)(void *)kernel, attrib, val);
 }
 
 WH_EXPORT CUresult cuFuncSetCacheConfig(CUfunction hfunc, int config)
@@ -183,6 +187,35 @@ WH_EXPORT CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t
     return WH_DRIVER(cudaFuncGetParamInfo(func, paramIndex, paramOffset, paramSize));
 }
 
+WH_EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset,
+                                        size_t *paramSize)
+{
+    return cuFuncGetParamInfo((CUfunction)(void *)kernel, paramIndex, paramOffset, paramSize);
+}
+
+/* A function is one of the runtime's kernels, which knows its image. */
+WH_EXPORT CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
+{
+    const char *name = NULL;
+    const struct wh_kernel *kernel = (const void *)hfunc;
+    int status = WH_DRIVER(cudaFuncGetName(&name, hfunc));
+    if (status == 0 && hmod == NULL) {
+        return WH_DRIVER_INVALID_VALUE;
+    }
+    if (status == 0 && kernel->magic != WH_KERNEL_MAGIC) {
+        return WH_DRIVER_INVALID_HANDLE; /* the compiler's name for one, which the runtime takes */
+    }
+    if (status == 0) {
+        *hmod = (CUmodule)(void *)kernel->image;
+    }
+    return status;
+}
+
+WH_EXPORT CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
+{
+    return cuFuncGetModule((CUmodule *)(void *)pLib, (CUfunction)(void *)kernel);
+}
+
 WH_EXPORT CUresult cuFuncLoad(CUfunction function)
 {
     uint8_t attributes[WH_CUDA_FUNCTION_BYTES];
@@ -199,13 +232,18 @@ WH_EXPORT CUresult cuFuncIsLoaded(int *state, CUfunction function)
     return 0;
 }
 
-/* Arguments that come packed in a buffer, as pointers to each. How many bytes there are is said. */
+/*
+ * Arguments that come packed in a buffer, as pointers to each. How many bytes there are is said:
+ * with more than the function has parameters it is not launched; what is missing is 0.
+ */
 int wh_driver_unpack(CUfunction function, void **extra, void **arguments)
 {
+    static uint8_t missing[WH_CUDA_PARAMETER_BYTES_MAX];
     uint8_t *buffer = NULL;
     size_t size_bytes = 0;
     size_t offset = 0;
     size_t bytes = 0;
+    size_t end_bytes = 0;
     for (size_t i = 0; extra[i] != EXTRA_END; i += 2) {
         if (extra[i] == EXTRA_BUFFER) {
             buffer = extra[i + 1];
@@ -216,15 +254,20 @@ int wh_driver_unpack(CUfunction function, void **extra, void **arguments)
         }
     }
     for (uint32_t i = 0; i < WH_CUDA_PARAMETERS_MAX; i++) {
-        if (WH_DRIVER(cudaFuncGetParamInfo(function, i, &offset, &bytes)) != 0) {
-            return 0;
+        int status = WH_DRIVER(cudaFuncGetParamInfo(function, i, &offset, &bytes));
+        if (status == WH_DRIVER_INVALID_HANDLE) {
+            return status;
         }
-        if (buffer == NULL || offset > size_bytes || bytes > size_bytes - offset) {
+        if (status != 0) {
+            break;
+        }
+        if (buffer == NULL) {
             return WH_DRIVER_INVALID_VALUE;
         }
-        arguments[i] = buffer + offset;
+        end_bytes = offset + bytes > end_bytes ? offset + bytes : end_bytes;
+        arguments[i] = end_bytes <= size_bytes ? buffer + offset : missing;
     }
-    return 0;
+    return size_bytes > end_bytes ? WH_DRIVER_OUT_OF_RESOURCES : 0;
 }
 
 int wh_driver_launch(const struct wh_cuda_launch *how, CUfunction function, void **parameters,
@@ -243,8 +286,7 @@ int wh_driver_launch(const struct wh_cuda_launch *how, CUfunction function, void
                  ? WH_DRIVER(cudaLaunchKernel(function, how->grid, how->block, parameters,
                                               how->shared_bytes, how->stream))
                  : WH_DRIVER(cudaLaunchKernelExC(how, function, parameters));
-    /* The driver has other names for what is wrong with a launch. */
-    return status == 98 ? 400 : status == 9 ? WH_DRIVER_INVALID_VALUE : status;
+    return status;
 }
 
 WH_EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
@@ -272,14 +314,13 @@ struct config {
     unsigned attribute_count;
 };
 
-WH_EXPORT CUresult cuLaunchKernelEx(const void *config, CUfunction f, void **kernelParams,
-                                    void **extra)
+bool wh_driver_launch_of(const void *config, struct wh_cuda_launch *launch)
 {
     const struct config *from = config;
-    if (from == NULL) {
-        return WH_DRIVER_INVALID_VALUE;
+    if (from == NULL || (from->attributes == NULL && from->attribute_count > 0)) {
+        return false;
     }
-    const struct wh_cuda_launch how = {
+    *launch = (struct wh_cuda_launch){
         .grid = from->grid,
         .block = from->block,
         .shared_bytes = from->shared_bytes,
@@ -287,7 +328,15 @@ WH_EXPORT CUresult cuLaunchKernelEx(const void *config, CUfunction f, void **ker
         .attributes = from->attributes,
         .attribute_count = from->attribute_count,
     };
-    return wh_driver_launch(&how, f, kernelParams, extra);
+    return true;
+}
+
+WH_EXPORT CUresult cuLaunchKernelEx(const void *config, CUfunction f, void **kernelParams,
+                                    void **extra)
+{
+    struct wh_cuda_launch how;
+    return wh_driver_launch_of(config, &how) ? wh_driver_launch(&how, f, kernelParams, extra)
+                                             : WH_DRIVER_INVALID_VALUE;
 }
 
 WH_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX,
@@ -308,19 +357,4 @@ WH_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX
         .attribute_count = 1,
     };
     return wh_driver_launch(&how, f, kernelParams, NULL);
-}
-
-WH_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func,
-                                                               int blockSize,
-                                                               size_t dynamicSMemSize)
-{
-    return WH_DRIVER(
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize, dynamicSMemSize));
-}
-
-WH_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags)
-{
-    return WH_DRIVER(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        numBlocks, func, blockSize, dynamicSMemSize, flags));
 }

@@ -39,6 +39,26 @@ WH_EXPORT CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
     return status;
 }
 
+/* There are no green contexts: streams belong to whole devices. */
+WH_EXPORT CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, void **pGreenCtx)
+{
+    if (pGreenCtx != NULL) {
+        *pGreenCtx = NULL;
+    }
+    return cuStreamGetCtx(hStream, pCtx);
+}
+
+WH_EXPORT CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
+{
+    int status = wh_driver_current();
+    return status != 0 ? status : WH_DRIVER(cudaStreamGetId(hStream, streamId));
+}
+
+WH_EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    return WH_DRIVER(cudaThreadExchangeStreamCaptureMode(mode));
+}
+
 WH_EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
     return WH_DRIVER(cudaStreamWaitEvent(hStream, hEvent, Flags));
