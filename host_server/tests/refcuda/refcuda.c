@@ -1628,6 +1628,40 @@ EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
     return done(0);
 }
 
+/* The width of a launch's clusters, 1 without any. */
+static unsigned cluster_width(const struct wh_cuda_launch *how)
+{
+    unsigned width = 1;
+    for (unsigned i = 0; i < how->attribute_count; i++) {
+        if (how->attributes[i].id == 4) { /* cudaLaunchAttributeClusterDimension */
+            memcpy(&width, how->attributes[i].value, sizeof(width));
+        }
+    }
+    return width;
+}
+
+EXPORT cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *function,
+                                                  const struct wh_cuda_launch *how)
+{
+    unsigned width = cluster_width(how);
+    if (find_kernel(function) == NULL || width == 0 || how->grid.x % width != 0) {
+        return done(find_kernel(function) == NULL ? FUNCTION : VALUE);
+    }
+    *clusters = (int)(64 / width);
+    return done(0);
+}
+
+EXPORT cudaError_t cudaOccupancyMaxPotentialClusterSize(int *size, const void *function,
+                                                        const struct wh_cuda_launch *how)
+{
+    (void)how;
+    if (find_kernel(function) == NULL) {
+        return done(FUNCTION);
+    }
+    *size = 8;
+    return done(0);
+}
+
 /* The driver's API: a tensor map is what it was made of, in a form that tests can read. */
 
 static int encode_tiled(void *map, uint32_t type, uint32_t rank, void *address,

@@ -225,6 +225,15 @@ WH_EXPORT CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdev
     return status != 0 ? status : WH_DRIVER(cudaDeviceCanAccessPeer(canAccessPeer, dev, peerDev));
 }
 
+WH_EXPORT CUresult cuDeviceGetP2PAttribute(int *value, int attrib, CUdevice srcDevice,
+                                           CUdevice dstDevice)
+{
+    int status = check_device(srcDevice);
+    return status != 0
+               ? status
+               : WH_DRIVER(cudaDeviceGetP2PAttribute(value, attrib, srcDevice, dstDevice));
+}
+
 WH_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
     WH_API_CALL();
@@ -574,6 +583,12 @@ WH_EXPORT CUresult cuCtxSetCacheConfig(int config)
     WH_API_CALL();
     (void)config; /* a wish that devices of today do not follow */
     return wh_driver_current();
+}
+
+WH_EXPORT CUresult cuCtxResetPersistingL2Cache(void)
+{
+    int status = wh_driver_current();
+    return status != 0 ? status : WH_DRIVER(cudaCtxResetPersistingL2Cache());
 }
 
 WH_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)

@@ -101,6 +101,41 @@ WH_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attr, void *valu
     return WH_DRIVER(cudaMemPoolSetAttribute(pool, attr, value));
 }
 
+WH_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const void *poolProps)
+{
+    int status = wh_driver_current();
+    return status != 0 ? status : WH_DRIVER(cudaMemPoolCreate(pool, poolProps));
+}
+
+WH_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    return WH_DRIVER(cudaMemPoolDestroy(pool));
+}
+
+WH_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const void *map, size_t count)
+{
+    return WH_DRIVER(cudaMemPoolSetAccess(pool, map, count));
+}
+
+WH_EXPORT CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool memPool, void *location)
+{
+    return WH_DRIVER(cudaMemPoolGetAccess(flags, memPool, location));
+}
+
+WH_EXPORT CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
+{
+    return WH_DRIVER(cudaDeviceSetMemPool(dev, pool));
+}
+
+WH_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                           CUstream hStream)
+{
+    int status = wh_driver_current();
+    return status != 0
+               ? status
+               : WH_DRIVER(cudaMallocFromPoolAsync((void **)dptr, bytesize, pool, hStream));
+}
+
 WH_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
     WH_API_CALL();

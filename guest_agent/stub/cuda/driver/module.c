@@ -51,9 +51,13 @@ WH_EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 WH_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
     int status = wh_driver_current();
-    return status != 0 ? status
-                       : WH_DRIVER(cudaLibraryLoadFromFile((cudaLibrary_t *)(void *)module, fname,
-                                                           NULL, NULL, 0, NULL, NULL, 0));
+    if (status == 0) {
+        wh_cuda_thread()->loads_modules = true;
+        status = WH_DRIVER(cudaLibraryLoadFromFile((cudaLibrary_t *)(void *)module, fname, NULL,
+                                                   NULL, 0, NULL, NULL, 0));
+        wh_cuda_thread()->loads_modules = false;
+    }
+    return status;
 }
 
 WH_EXPORT CUresult cuModuleUnload(CUmodule hmod)
@@ -91,6 +95,16 @@ WH_EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *
     return WH_DRIVER(cudaLibraryLoadData((cudaLibrary_t *)(void *)library, code, jitOptions,
                                          jitOptionsValues, numJitOptions, libraryOptions,
                                          libraryOptionValues, numLibraryOptions));
+}
+
+WH_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, int *jitOptions,
+                                         void **jitOptionsValues, unsigned int numJitOptions,
+                                         int *libraryOptions, void **libraryOptionValues,
+                                         unsigned int numLibraryOptions)
+{
+    return WH_DRIVER(cudaLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues,
+                                             numJitOptions, libraryOptions, libraryOptionValues,
+                                             numLibraryOptions));
 }
 
 WH_EXPORT CUresult cuLibraryUnload(CUlibrary library)

@@ -26,6 +26,33 @@ WH_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, C
                                                                 dynamicSMemSize, 0);
 }
 
+WH_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func,
+                                                           int numBlocks, int blockSize)
+{
+    return WH_DRIVER(
+        cudaOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks, blockSize));
+}
+
+WH_EXPORT CUresult cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func,
+                                                const void *config)
+{
+    struct wh_cuda_launch how;
+    if (!wh_driver_launch_of(config, &how)) {
+        return WH_DRIVER_INVALID_VALUE;
+    }
+    return WH_DRIVER(cudaOccupancyMaxActiveClusters(numClusters, func, &how));
+}
+
+WH_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func,
+                                                      const void *config)
+{
+    struct wh_cuda_launch how;
+    if (!wh_driver_launch_of(config, &how)) {
+        return WH_DRIVER_INVALID_VALUE;
+    }
+    return WH_DRIVER(cudaOccupancyMaxPotentialClusterSize(clusterSize, func, &how));
+}
+
 /* How many threads a block may have, a block's step, and how many multiprocessors there are. */
 static int limits_of(CUfunction function, int *most, int *step, int *multiprocessors)
 {

@@ -54,6 +54,21 @@ WH_EXPORT CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
     return status != 0 ? status : WH_DRIVER(cudaStreamGetId(hStream, streamId));
 }
 
+WH_EXPORT CUresult cuStreamGetAttribute(CUstream hStream, int attr, void *value_out)
+{
+    return WH_DRIVER(cudaStreamGetAttribute(hStream, attr, value_out));
+}
+
+WH_EXPORT CUresult cuStreamSetAttribute(CUstream hStream, int attr, const void *value)
+{
+    return WH_DRIVER(cudaStreamSetAttribute(hStream, attr, value));
+}
+
+WH_EXPORT CUresult cuStreamCopyAttributes(CUstream dst, CUstream src)
+{
+    return WH_DRIVER(cudaStreamCopyAttributes(dst, src));
+}
+
 WH_EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
     return WH_DRIVER(cudaThreadExchangeStreamCaptureMode(mode));

@@ -457,6 +457,23 @@ static void asked(const void *image)
     expect(value > 0, 1, "blocks of a multiprocessor");
     OK(cuOccupancyMaxPotentialBlockSize(&grid, &value, scale, NULL, 0, 0));
     expect(grid > 0 && value > 0 && value <= 1024, 1, "a block's best size");
+    OK(cuOccupancyAvailableDynamicSMemPerBlock(&bytes, scale, 1, 128));
+    expect(bytes > 0, 1, "shared memory that is left");
+    struct {
+        int id;
+        char pad[4];
+        unsigned value[16];
+    } cluster = {4, {0}, {2, 1, 1}};
+    struct {
+        unsigned grid[3], block[3], shared_bytes;
+        CUstream stream;
+        void *attributes;
+        unsigned attribute_count;
+    } config = {{4, 1, 1}, {128, 1, 1}, 0, NULL, &cluster, 1};
+    OK(cuOccupancyMaxActiveClusters(&value, scale, &config));
+    expect(value > 0, 1, "clusters at once");
+    OK(cuOccupancyMaxPotentialClusterSize(&value, scale, &config));
+    expect(value > 0, 1, "a cluster's size");
     OK(cuFuncSetAttribute(scale, 8, 4096));
     OK(cuFuncSetCacheConfig(scale, 1));
     OK(cuMemAlloc_v2(&x, 64 * 64 * 4));
@@ -486,6 +503,35 @@ static void asked(const void *image)
                                ones, 0, 0, 0, 0));
     OK(cuMemFree_v2(x));
     OK(cuModuleUnload(module));
+    OK(cuCtxDestroy_v2(context));
+}
+
+/* Memory of a pool, and what streams have. */
+static void pools(void)
+{
+    CUcontext context = NULL;
+    CUmemoryPool pool = NULL;
+    CUmemoryPool first = NULL;
+    CUdeviceptr x = 0;
+    CUstream stream = NULL;
+    /* CUmemAllocationProp's beginning: pinned memory of device 0. */
+    struct {
+        int type, handles, location, id;
+        void *attributes;
+        size_t max_bytes;
+        unsigned short usage;
+        unsigned char rest[54];
+    } properties = {.type = 1, .location = 1};
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    OK(cuDeviceGetDefaultMemPool(&first, 0));
+    OK(cuMemPoolTrimTo(first, 0));
+    OK(cuMemPoolCreate(&pool, &properties));
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuMemAllocFromPoolAsync(&x, 1000, pool, stream));
+    OK(cuMemFreeAsync(x, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemPoolDestroy(pool));
+    OK(cuStreamDestroy_v2(stream));
     OK(cuCtxDestroy_v2(context));
 }
 
@@ -522,6 +568,11 @@ static void from_file(const char *path)
     OK(cuModuleLoad(&module, path));
     OK(cuModuleGetFunction(&scale, module, "scale"));
     OK(cuModuleUnload(module));
+    CUlibrary library = NULL;
+    CUkernel kernel = NULL;
+    OK(cuLibraryLoadFromFile(&library, path, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetKernel(&kernel, library, "scale"));
+    OK(cuLibraryUnload(library));
     OK(cuCtxDestroy_v2(context));
 }
 
@@ -547,6 +598,7 @@ int main(int argc, char **argv)
     graphs(image);
     rectangles();
     asked(image);
+    pools();
     OK(pthread_create(&thread, NULL, runtime_alone, NULL));
     OK(pthread_join(thread, NULL));
     refused();
