@@ -98,6 +98,32 @@ static void load_code(struct wh_plan *plan)
     }
 }
 
+/* Graphs of two nodes, one of them instantiated; and the device's pool. */
+static void make_graphs(struct wh_plan *plan, const struct wh_cudart_table *real)
+{
+    cudaMemPool_t pool = NULL;
+    if (real->cudaDeviceGetDefaultMemPool != NULL &&
+        real->cudaDeviceGetDefaultMemPool(&pool, 0) == 0) {
+        wh_fuzz_keep(plan, WH_KIND_MEM_POOL, pool);
+    }
+    for (int i = 0; i < 2 && real->cudaGraphCreate != NULL; i++) {
+        cudaGraph_t graph = NULL;
+        cudaGraphExec_t exec = NULL;
+        cudaGraphNode_t nodes[2] = {NULL, NULL};
+        if (real->cudaGraphCreate(&graph, 0) != 0 ||
+            real->cudaGraphAddEmptyNode(&nodes[0], graph, NULL, 0) != 0 ||
+            real->cudaGraphAddEmptyNode(&nodes[1], graph, nodes, 1) != 0) {
+            return;
+        }
+        wh_fuzz_keep(plan, WH_KIND_GRAPH, graph);
+        wh_fuzz_keep(plan, WH_KIND_GRAPH_NODE, nodes[0]);
+        wh_fuzz_keep(plan, WH_KIND_GRAPH_NODE, nodes[1]);
+        if (real->cudaGraphInstantiateWithFlags(&exec, graph, 0) == 0) {
+            wh_fuzz_keep(plan, WH_KIND_GRAPH_EXEC, exec);
+        }
+    }
+}
+
 static void make_runtime_objects(struct wh_plan *plan, const struct wh_cudart_table *real)
 {
     for (size_t i = 0; i < MEMORIES; i++) {
@@ -114,6 +140,7 @@ static void make_runtime_objects(struct wh_plan *plan, const struct wh_cudart_ta
             wh_fuzz_keep(plan, WH_KIND_EVENT, event);
         }
     }
+    make_graphs(plan, real);
     load_code(plan);
 }
 
