@@ -271,7 +271,8 @@ def _session_facts(events: Sequence[Event]) -> dict[str, Metric]:
         found["sent_notifications_to_host"] = int(sent)
     if sessions:
         stats = [s["stats"] for s in sessions if isinstance(s.get("stats"), Mapping)]
-        found["sent_wakes"] = int(sum(_number(line, "wakes_sent") for line in stats))
+        if stats:  # a leg has none: they are its process's
+            found["sent_wakes"] = int(sum(_number(line, "wakes_sent") for line in stats))
         found["sessions"] = len(sessions)
         found["spin_us"] = int(_number(sessions[0], "spin_us"))
         found["jail"] = jail_text(sessions[0].get("jail"))

@@ -136,12 +136,18 @@ def _metrics(events: Sequence[Event], warmup_steps: int, has_legs: bool) -> dict
     """A trial's metrics; of one with legs those of the process, and the speed of each leg."""
     if not has_legs:
         return measure(events, warmup_steps)
-    found = measure([e for e in events if e.get("source") not in ("program", "stub")], 0)
+    found = measure([e for e in events if _is_of_the_process(e)], 0)
     del found["steps"]
     for name, warmup, own in legs_of(events, "", warmup_steps):
         speed = measure(own, warmup).get("steps_per_s")
         found.update({f"{name}.steps_per_s": speed} if speed is not None else {})
     return found
+
+
+def _is_of_the_process(event: Event) -> bool:
+    """Whether an event tells of a whole process: neither a step nor a mark."""
+    source = event.get("source")
+    return source != "program" and (source != "stub" or event.get("event") == "exit")
 
 
 def _legs(

@@ -139,6 +139,8 @@ def test_each_leg_has_its_own_warm_up_and_speed() -> None:
     assert outcome.result.metrics["small.steps_per_s"] == pytest.approx(100.0)
     assert outcome.result.metrics["large.steps_per_s"] == pytest.approx(50.0)
     assert outcome.result.metrics["client_user_s"] == 1.0
+    # What the device of a guest counts is a whole trial's, and stands beside the senders' totals.
+    assert outcome.result.metrics["trial_api_calls"] == 999
     legs = {name: measure(of, warmup) for name, warmup, of in legs_of(outcome.events, "", 3)}
     assert list(legs) == ["small", "large"]
     assert legs["large"]["measured_steps"] == 3
