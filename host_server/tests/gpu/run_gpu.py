@@ -128,14 +128,10 @@ def _steady(lines: Sequence[str]) -> str:
     return f"an optimiser step: {text}"
 
 
-def _driver_folders() -> list[str]:
+def _driver_folders(*more: str) -> str:
     """Where libcuda lies, if not where the loader looks: a worker has an environment of its own."""
-    return [path for path in DRIVER_FOLDERS if (Path(path) / "libcuda.so.1").exists()]
-
-
-def _path(*folders: str) -> str:
-    """A library path with what the environment's own says."""
-    return ":".join(filter(None, [*folders, os.environ.get("LD_LIBRARY_PATH", "")]))
+    folders = [path for path in DRIVER_FOLDERS if (Path(path) / "libcuda.so.1").exists()]
+    return ":".join([*folders, *more, os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")
 
 
 class Runs:
@@ -149,7 +145,7 @@ class Runs:
 
     def native(self, argv: Sequence[str], limit_s: float) -> tuple[int, str, str]:
         """Run with the machine's own libraries."""
-        return _run(argv, {**os.environ, "LD_LIBRARY_PATH": _path(*_driver_folders())}, limit_s)
+        return _run(argv, {**os.environ, "LD_LIBRARY_PATH": _driver_folders()}, limit_s)
 
     def forwarded(
         self, argv: Sequence[str], limit_s: float, name: str = "wormhole", log: str = "1"
@@ -164,7 +160,7 @@ class Runs:
             worker=self._build.worker,
             cuda=tuple(cuda_libraries()),
             jail=self._jail,
-            environment={"WORMHOLE_CUDA_LOG": log, "LD_LIBRARY_PATH": _path(*_driver_folders())},
+            environment={"WORMHOLE_CUDA_LOG": log, "LD_LIBRARY_PATH": _driver_folders()},
         )
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wormhole-gpu-")))
@@ -310,7 +306,7 @@ def _driver(runs: Runs, build: Build, names: Sequence[str]) -> None:
     """The driver's test program, which knows every right value, with each form of code."""
     for form, path in build.compile_driver().items():
         argv = [str(build.driver), str(path)]
-        found = _path(*_driver_folders(), *map(str, cuda_libraries()))
+        found = _driver_folders(*map(str, cuda_libraries()))
         native = _run([*argv, "common"], {**os.environ, "LD_LIBRARY_PATH": found}, 60)
         print(f"DRIVER {form} native {native[0]}: {native[1].strip()[-1500:]}{native[2][-500:]}")
         ends = {name: runs.forwarded(argv, 60, name) for name in names}
