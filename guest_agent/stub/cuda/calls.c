@@ -27,7 +27,7 @@ static bool forked;           /* the parent had one */
 static bool shares_addresses; /* see wh_cuda_shares_addresses */
 static ptrdiff_t shift;       /* from our view of the session's memory to the worker's */
 static int pending[PENDING_COUNT];
-static int dead; /* the error that has ended the device context, for good */
+static int dead;                  /* the error that has ended the device context, for good */
 static uint64_t active_primaries; /* bits by device */
 static __thread struct wh_cuda_thread this_thread __attribute__((tls_model("initial-exec")));
 

@@ -1670,10 +1670,10 @@ static int encode_tiled(void *map, uint32_t type, uint32_t rank, void *address,
                         uint32_t promotion, uint32_t fill)
 {
     const uint32_t last = rank - 1;
-    const uint64_t values[16] = {type,       rank,       (uintptr_t)address,
+    const uint64_t values[16] = {type,       rank,        (uintptr_t)address,
                                  sizes[0],   sizes[last], last > 0 ? strides[last - 1] : 0,
-                                 box[0],     box[last],  steps[0],
-                                 interleave, swizzle,    promotion,
+                                 box[0],     box[last],   steps[0],
+                                 interleave, swizzle,     promotion,
                                  fill};
     if ((uintptr_t)map % 64 != 0 || (uintptr_t)address % 16 != 0) {
         return VALUE;

@@ -229,9 +229,8 @@ WH_EXPORT CUresult cuDeviceGetP2PAttribute(int *value, int attrib, CUdevice srcD
                                            CUdevice dstDevice)
 {
     int status = check_device(srcDevice);
-    return status != 0
-               ? status
-               : WH_DRIVER(cudaDeviceGetP2PAttribute(value, attrib, srcDevice, dstDevice));
+    return status != 0 ? status
+                       : WH_DRIVER(cudaDeviceGetP2PAttribute(value, attrib, srcDevice, dstDevice));
 }
 
 WH_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)

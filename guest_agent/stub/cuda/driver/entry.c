@@ -106,8 +106,8 @@ static void *find(const char *symbol, int version)
     void *library = dlopen(OWN_NAME, RTLD_LAZY | RTLD_NOLOAD);
     void *function = NULL;
     for (int form = LATEST_FORM; library != NULL && function == NULL && form > 0; form--) {
-        function = form == 1 || knows(symbol, form, version) ? find_form(library, symbol, form)
-                                                             : NULL;
+        function =
+            form == 1 || knows(symbol, form, version) ? find_form(library, symbol, form) : NULL;
     }
     if (library != NULL) {
         dlclose(library);

@@ -131,9 +131,8 @@ WH_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, C
                                            CUstream hStream)
 {
     int status = wh_driver_current();
-    return status != 0
-               ? status
-               : WH_DRIVER(cudaMallocFromPoolAsync((void **)dptr, bytesize, pool, hStream));
+    return status != 0 ? status
+                       : WH_DRIVER(cudaMallocFromPoolAsync((void **)dptr, bytesize, pool, hStream));
 }
 
 WH_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
@@ -282,9 +281,9 @@ struct copy_rows {
  * which is not forwarded. */
 static char *end_of(int type, const void *host, CUdeviceptr device)
 {
-    return type == TYPE_HOST                              ? (char *)(uintptr_t)host
+    return type == TYPE_HOST                             ? (char *)(uintptr_t)host
            : type == TYPE_DEVICE || type == TYPE_UNIFIED ? pointer(device)
-                                                          : NULL;
+                                                         : NULL;
 }
 
 /* `depth` rectangles, each so many rows behind the one before. */
@@ -359,8 +358,8 @@ static int copy_3d(const void *parameters, bool sync, CUstream stream)
     if (box.from != NULL && box.to != NULL) {
         box.from += (copied->from_z * copied->from_height + copied->from_y) * copied->from_pitch +
                     copied->from_x;
-        box.to += (copied->to_z * copied->to_height + copied->to_y) * copied->to_pitch +
-                  copied->to_x;
+        box.to +=
+            (copied->to_z * copied->to_height + copied->to_y) * copied->to_pitch + copied->to_x;
     }
     return copy_box(&box, sync, stream);
 }

@@ -61,8 +61,7 @@ static int limits_of(CUfunction function, int *most, int *step, int *multiproces
     int status = cuCtxGetDevice(&device);
     status = status != 0 ? status : cuDeviceGetAttribute(most, BLOCK_THREADS, device);
     status = status != 0 ? status : cuDeviceGetAttribute(step, WARP_SIZE, device);
-    status =
-        status != 0 ? status : cuDeviceGetAttribute(multiprocessors, MULTIPROCESSORS, device);
+    status = status != 0 ? status : cuDeviceGetAttribute(multiprocessors, MULTIPROCESSORS, device);
     status = status != 0 ? status : cuFuncGetAttribute(&function_most, FUNCTION_THREADS, function);
     *most = status == 0 && function_most < *most ? function_most : *most;
     return status != 0 || *step > 0 ? status : WH_DRIVER_INVALID_VALUE;
@@ -74,7 +73,7 @@ WH_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(
     wh_driver_shared_size blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit,
     unsigned int flags)
 {
-    size_t (*shared_of)(int) = (size_t(*)(int))(uintptr_t)blockSizeToDynamicSMemSize;
+    size_t (*shared_of)(int) = (size_t (*)(int))(uintptr_t)blockSizeToDynamicSMemSize;
     int most = 0;
     int step = 1;
     int multiprocessors = 0;
@@ -134,10 +133,9 @@ static int begin_question(struct wh_cuda_tensor_map *question, const void *map, 
                           const uint64_t *sizes, const uint64_t *strides, const uint32_t *steps)
 {
     int status = wh_driver_ready();
-    if (status == 0 &&
-        (map == NULL || (uintptr_t)map % TENSOR_MAP_ALIGNMENT != 0 || rank == 0 ||
-         rank > WH_CUDA_TENSOR_RANK_MAX || sizes == NULL || steps == NULL ||
-         (strides == NULL && rank > 1))) {
+    if (status == 0 && (map == NULL || (uintptr_t)map % TENSOR_MAP_ALIGNMENT != 0 || rank == 0 ||
+                        rank > WH_CUDA_TENSOR_RANK_MAX || sizes == NULL || steps == NULL ||
+                        (strides == NULL && rank > 1))) {
         status = WH_DRIVER_INVALID_VALUE;
     }
     if (status == 0) {
@@ -165,8 +163,8 @@ WH_EXPORT CUresult cuTensorMapEncodeTiled(void *tensorMap, int tensorDataType, u
                                           .swizzle = (uint32_t)swizzle,
                                           .promotion = (uint32_t)l2Promotion,
                                           .fill = (uint32_t)oobFill};
-    int status = begin_question(&question, tensorMap, tensorRank, globalDim, globalStrides,
-                                elementStrides);
+    int status =
+        begin_question(&question, tensorMap, tensorRank, globalDim, globalStrides, elementStrides);
     if (status != 0 || boxDim == NULL) {
         return status != 0 ? status : WH_DRIVER_INVALID_VALUE;
     }
@@ -190,8 +188,8 @@ WH_EXPORT CUresult cuTensorMapEncodeIm2col(
                                           .swizzle = (uint32_t)swizzle,
                                           .promotion = (uint32_t)l2Promotion,
                                           .fill = (uint32_t)oobFill};
-    int status = begin_question(&question, tensorMap, tensorRank, globalDim, globalStrides,
-                                elementStrides);
+    int status =
+        begin_question(&question, tensorMap, tensorRank, globalDim, globalStrides, elementStrides);
     if (status != 0 || tensorRank < 3 || pixelBoxLowerCorner == NULL ||
         pixelBoxUpperCorner == NULL) {
         return status != 0 ? status : WH_DRIVER_INVALID_VALUE;
