@@ -14,12 +14,14 @@ import fcntl
 import os
 import shutil
 import stat
+import time
 from pathlib import Path
 
 STORE_NAME = "code"
 NAME_LENGTH = 64
 LOCK_NAME = "lock"
 FILES_MAX = 4096
+WRITING_S_MAX = 600.0  # as the workers' own limit
 
 
 class ImageStore:
@@ -60,16 +62,23 @@ class ImageStore:
     def sweep(self) -> None:
         """Remove what is no kept code, and what is too much. For when a worker has ended."""
         kept: list[tuple[int, int, str]] = []
-        with contextlib.suppress(OSError), os.scandir(self.fd) as entries:
+        total_bytes = 0
+        # Not the descriptor that workers have: with it they share the place in the list.
+        own_fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.fd)
+        with contextlib.suppress(OSError), os.scandir(own_fd) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
+                    # Blocks may lie beyond a file's end.
+                    status = os.stat(entry.name, dir_fd=self.fd, follow_symlinks=False)
+                    size_bytes = max(status.st_size, status.st_blocks * 512)
                     if _is_code(entry.name) and stat.S_ISREG(status.st_mode):
-                        kept.append((status.st_mtime_ns, status.st_size, entry.name))
-                    elif not _is_workers_own(entry.name, status):
+                        kept.append((status.st_mtime_ns, size_bytes, entry.name))
+                    elif _is_workers_own(entry.name, status):
+                        total_bytes += size_bytes
+                    else:
                         self._remove(entry)
+        os.close(own_fd)
         kept.sort(reverse=True)
-        total_bytes = 0
         for place, (_, size_bytes, name) in enumerate(kept):
             total_bytes += size_bytes
             if total_bytes > self.bytes_max or place >= FILES_MAX:
@@ -90,12 +99,17 @@ def _is_code(name: str) -> bool:
 def _is_workers_own(name: str, status: os.stat_result) -> bool:
     """The lock, and what another worker is writing at this moment."""
     return stat.S_ISREG(status.st_mode) and (
-        (name == LOCK_NAME and status.st_size == 0) or _is_being_written(name)
+        (name == LOCK_NAME and status.st_size == 0) or _is_being_written(name, status)
     )
 
 
-def _is_being_written(name: str) -> bool:
-    """Named after a live process: `new-PID-NUMBER`."""
+def _is_being_written(name: str, status: os.stat_result) -> bool:
+    """Young, and named after a live process of its owner: `new-PID-NUMBER`."""
     prefix, _, rest = name.partition("-")
     pid = rest.partition("-")[0]
-    return prefix == "new" and pid.isdecimal() and Path(f"/proc/{pid}").exists()
+    if prefix != "new" or not pid.isdecimal() or time.time() - status.st_ctime > WRITING_S_MAX:
+        return False
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == status.st_uid
+    except OSError:
+        return False

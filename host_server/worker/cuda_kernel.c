@@ -74,7 +74,10 @@ static bool is_whole(const uint8_t *bytes, size_t size_bytes)
     }
     memcpy(&header, bytes, sizeof(header));
     if (header.magic != 0xba55ed50u) {
-        return bytes[size_bytes - 1] == '\0'; /* text */
+        /* Text, which ends where the bytes do and nowhere before: another form that is not machine
+         * code, a wrapper of it, names it by an address. */
+        return memcmp(bytes, ELFMAG, SELFMAG) != 0 &&
+               memchr(bytes, '\0', size_bytes) == bytes + size_bytes - 1;
     }
     return header.size_bytes <= size_bytes && header.header_bytes <= size_bytes - header.size_bytes;
 }
@@ -284,15 +287,18 @@ static struct wh_cuda_kernel *layout_of(const struct wh_cudart_table *real, cuda
         return NULL;
     }
     kernel->real = function;
-    for (uint32_t i = 0; i < WH_CUDA_PARAMETERS_MAX; i++) {
+    for (uint32_t i = 0;; i++) {
         size_t offset = 0;
         size_t size_bytes = 0;
-        if (real->cudaFuncGetParamInfo(function, i, &offset, &size_bytes) != 0) {
-            (void)real->cudaGetLastError();
-            break;
-        }
+        int status = (int)real->cudaFuncGetParamInfo(function, i, &offset, &size_bytes);
         uint64_t end = (uint64_t)offset + size_bytes;
-        if (end > WH_CUDA_PARAMETER_BYTES_MAX) {
+        if (status == INVALID_VALUE) {
+            (void)real->cudaGetLastError();
+            break; /* there are no more */
+        }
+        /* With a part of its parameters the driver would read beyond those that launches bring. */
+        if (status != 0 || i == WH_CUDA_PARAMETERS_MAX || end > WH_CUDA_PARAMETER_BYTES_MAX) {
+            (void)real->cudaGetLastError();
             free(kernel);
             return NULL;
         }

@@ -21,12 +21,26 @@ enum {
 
 #define TEXT_BYTES 256u
 
+/* cudaMemPoolProps, as far as it is looked at here. */
+struct pool_properties {
+    int32_t allocation;
+    int32_t handle_types;
+    int32_t location;
+    int32_t device;
+    uint64_t security_attributes;
+    uint8_t others[64];
+};
+_Static_assert(sizeof(struct pool_properties) == 88, "cudaMemPoolProps has 88 bytes");
+
+enum { POOL_PINNED = 1, POOL_ON_DEVICE = 1 };
+
 int wh_skeleton_whcOpen(struct wh_request *request);
 int wh_skeleton_whcPin(struct wh_request *request);
 int wh_skeleton_whcUnpin(struct wh_request *request);
 int wh_skeleton_whcCopyIn(struct wh_request *request);
 int wh_skeleton_whcCopyOut(struct wh_request *request);
 int wh_skeleton_whcErrorText(struct wh_request *request);
+int wh_skeleton_cudaMemPoolCreate(struct wh_request *request);
 
 int wh_skeleton_whcOpen(struct wh_request *request)
 {
@@ -207,5 +221,41 @@ int wh_skeleton_whcErrorText(struct wh_request *request)
     wh_cuda_reply(request, WH_OP_whcErrorText, there ? 0 : NOT_SUPPORTED, 0);
     wh_reply_out(request, there ? copy_text(name, name_bytes, real->cudaGetErrorName(error)) : 0);
     wh_reply_out(request, there ? copy_text(text, text_bytes, real->cudaGetErrorString(error)) : 0);
+    return 0;
+}
+
+/*
+ * A pool may lie in the host's memory, where nothing would bound it: only those of a device are
+ * made, without handles to share.
+ */
+int wh_skeleton_cudaMemPoolCreate(struct wh_request *request)
+{
+    size_t size_bytes = 0;
+    struct pool_properties properties;
+    cudaMemPool_t pool = NULL;
+    uint64_t status = NOT_SUPPORTED;
+    wh_cuda_enter(request);
+    const struct wh_cudart_table *real = wh_cudart();
+    uint64_t handle = wh_take_u64(request);
+    const void *given = wh_take_blob(request, &size_bytes, WH_CUDA_BLOB_BYTES_MAX);
+    if (wh_request_failed(request) || (given != NULL && size_bytes < sizeof(properties))) {
+        return -EBADMSG;
+    }
+    if (given == NULL) {
+        status = INVALID_VALUE;
+    } else if (real != NULL && real->cudaMemPoolCreate != NULL) {
+        memcpy(&properties, given, sizeof(properties));
+        if (properties.allocation == POOL_PINNED && properties.handle_types == 0 &&
+            properties.location == POOL_ON_DEVICE && properties.security_attributes == 0) {
+            uint64_t begin_ticks = wh_times_enter();
+            status = (uint64_t)real->cudaMemPoolCreate(&pool, &properties);
+            wh_times_leave(begin_ticks, WH_TIMES_BACKEND);
+        }
+    }
+    if (status == 0 && wh_handle_put(request->session, handle, WH_KIND_MEM_POOL, pool) != 0) {
+        (void)real->cudaMemPoolDestroy(pool);
+        status = INVALID_HANDLE;
+    }
+    wh_cuda_reply(request, WH_OP_cudaMemPoolCreate, status, 0);
     return 0;
 }

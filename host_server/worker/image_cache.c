@@ -143,6 +143,13 @@ static void drop_oldest(struct entry *entries, size_t *count, uint64_t *sum_byte
     entries[oldest] = entries[--*count];
 }
 
+/* Blocks may lie beyond a file's end. */
+static uint64_t taken_bytes(const struct stat *status)
+{
+    uint64_t blocks_bytes = (uint64_t)status->st_blocks * 512;
+    return blocks_bytes > (uint64_t)status->st_size ? blocks_bytes : (uint64_t)status->st_size;
+}
+
 /* What is neither kept code nor a young file of another worker's goes. */
 static size_t list(DIR *files, struct entry *entries, uint64_t *sum_bytes)
 {
@@ -159,11 +166,11 @@ static size_t list(DIR *files, struct entry *entries, uint64_t *sum_bytes)
         if (is_name(file->d_name) && S_ISREG(status.st_mode) && count < FILES_MAX) {
             struct entry *entry = &entries[count++];
             memcpy(entry->name, file->d_name, NAME_BYTES);
-            entry->size_bytes = (uint64_t)status.st_size;
+            entry->size_bytes = taken_bytes(&status);
             entry->used = status.st_mtim;
             *sum_bytes += entry->size_bytes;
         } else if (strncmp(file->d_name, FRESH_PREFIX, strlen(FRESH_PREFIX)) != 0 ||
-                   status.st_mtim.tv_sec < now - FRESH_LIMIT_S) {
+                   status.st_mtim.tv_sec < now - FRESH_LIMIT_S || status.st_mtim.tv_sec > now) {
             (void)unlinkat(folder, file->d_name, 0);
         }
     }

@@ -12,6 +12,7 @@
 #include "times.h"
 
 #define WH_FIRST_REPLY_BYTES 8192u
+#define CLEARED_BYTES_MAX 1024u /* of results that a library may fill in part */
 
 struct wh_staging_area {
     struct wh_staging_area *next;
@@ -251,6 +252,9 @@ void *wh_take_out(struct wh_request *request, size_t *capacity_bytes)
     } else if (location == WH_INLINE) {
         address = capacity <= reply->limit_bytes ? scratch(capacity) : NULL;
         request->failed = address == NULL;
+        if (address != NULL && capacity <= CLEARED_BYTES_MAX) {
+            memset(address, 0, capacity);
+        }
     } else {
         address = arena_range(request, location, capacity);
         count_bulk(&wh_this_executor->counters.bytes_sent, address, capacity);

@@ -151,7 +151,8 @@ def new_manifest(experiment: Experiment, source: Commit) -> dict[str, Any]:
         "format": FORMAT,
         "state": "running",
         "started_utc": utc_now(),
-        "command_line": sys.argv,
+        # Without the path of the program, which is a matter of this machine.
+        "command_line": ["testbed", *sys.argv[1:]],
         "commit": source.to_json(),
         "protocol_version": constant("protocol_version"),
         "spec_hash": f"{hash_of_specs():016x}",

@@ -122,12 +122,28 @@ class TreeReader:
             return self._open[path]
         if len(self._open) >= OPEN_FILES_MAX:
             os.close(self._open.popitem(last=False)[1])
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = _open_without_links(path)
         if _node(path, os.fstat(descriptor)) is None:
             os.close(descriptor)
             raise OSError(f"{path} is no longer a file that all may read")
         self._open[path] = descriptor
         return descriptor
+
+
+def _open_without_links(path: str) -> int:
+    """Open a file where no part of its path is a link: none was when it was listed."""
+    *folders, name = path.split("/")[1:]
+    place = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            inner = os.open(folder, flags, dir_fd=place)
+            os.close(place)
+            place = inner
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        return os.open(name, flags, dir_fd=place)
+    finally:
+        os.close(place)
 
 
 def host_tree(paths: Iterable[Path], empty: Iterable[PurePosixPath] = ()) -> Tree:

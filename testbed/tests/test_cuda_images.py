@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from host_server.image_store import STORE_NAME
+from host_server.image_store import STORE_NAME, ImageStore
 from testbed.experiment.systems import system
 from testbed.machine.artifacts import cache_dir
 from testbed.machine.double_build import device_code
@@ -31,6 +32,7 @@ from testbed.tests.cuda_double import (
 pytestmark = pytest.mark.native
 MIB = 1 << 20
 CODE_BYTES = 3 * MIB
+KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 LITTLE_BYTES = 64 << 10  # what a process sends that has no code to send
 
 #: Loads the files of device code that it is told, and finds a kernel in each.
@@ -175,3 +177,28 @@ def test_processes_at_once_load_the_same_code(
         assert loaded(environment, tmp_path, *codes) < LITTLE_BYTES
     left = {path.name for path in kept(vm)[0].parent.iterdir()} - {"lock"}
     assert left == {path.name for path in kept(vm)} and len(left) == len(codes)
+
+
+def test_what_a_broken_in_worker_leaves_is_swept(tmp_path: Path) -> None:
+    """A name of another's, a date ahead, blocks beyond the end, a moved place in the list."""
+    store = ImageStore(tmp_path / "vm", bytes_max=1 << 20, alone=True)
+    folder = tmp_path / "vm" / STORE_NAME
+    mine, other = folder / f"new-{os.getpid()}-1", folder / "new-1-1"
+    for path in (mine, other, folder / "left"):
+        path.write_bytes(b"x")
+    if os.getuid() == 0:  # as whom process 1 runs
+        os.chown(other, 12345, -1)
+    os.utime(other, (9e9, 9e9))
+    small, large = folder / ("a" * 64), folder / ("b" * 64)
+    small.write_bytes(b"x")
+    beyond = (ctypes.c_long(0), ctypes.c_long(2 << 20))
+    with large.open("wb") as file:
+        if ctypes.CDLL(None).fallocate(file.fileno(), KEEP_SIZE, *beyond) != 0:
+            file.write(b"x" * (2 << 20))
+    os.utime(large, (1, 1))
+    os.lseek(store.fd, 1 << 40, os.SEEK_SET)
+    try:
+        store.sweep()
+        assert sorted(path.name for path in folder.iterdir()) == [small.name, mine.name]
+    finally:
+        store.close()

@@ -227,6 +227,16 @@ def test_what_takes_a_files_place_is_not_shown(folder: Path, change: str) -> Non
         tree.reader().read(0, tree.size_bytes)
 
 
+def test_a_link_in_a_folders_place_leads_nowhere(folder: Path, tmp_path: Path) -> None:
+    (folder / "below").mkdir()
+    (folder / "below" / "file").write_bytes(b"x" * 100)
+    tree = host_tree([folder])
+    (folder / "below").rename(tmp_path / "aside")
+    (folder / "below").symlink_to(tmp_path / "aside")
+    with pytest.raises(OSError):
+        tree.reader().read(0, tree.size_bytes)
+
+
 def test_few_files_are_open_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erofs, "OPEN_FILES_MAX", 2)
     for at in range(6):

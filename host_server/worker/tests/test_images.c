@@ -147,12 +147,16 @@ static void test_bound(void)
 static void test_leftovers(void)
 {
     const struct timespec old[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    const struct timespec ahead[2] = {{.tv_sec = 9000000000}, {.tv_sec = 9000000000}};
     CHECK(close(openat(folder, "new-1-1", O_CREAT | O_WRONLY, 0600)) == 0);
     CHECK(close(openat(folder, "new-2-1", O_CREAT | O_WRONLY, 0600)) == 0);
+    CHECK(close(openat(folder, "new-3-1", O_CREAT | O_WRONLY, 0600)) == 0);
     CHECK(close(openat(folder, "anything", O_CREAT | O_WRONLY, 0600)) == 0);
     CHECK(utimensat(folder, "new-1-1", old, 0) == 0);
+    CHECK(utimensat(folder, "new-3-1", ahead, 0) == 0);
     keep(4);
-    CHECK(is_there(4) && faccessat(folder, "new-1-1", F_OK, 0) != 0);
+    CHECK(is_there(4) && faccessat(folder, "new-1-1", F_OK, 0) != 0 &&
+          faccessat(folder, "new-3-1", F_OK, 0) != 0);
     CHECK(faccessat(folder, "new-2-1", F_OK, 0) == 0 &&
           faccessat(folder, "anything", F_OK, 0) != 0);
 }
