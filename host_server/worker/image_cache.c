@@ -22,7 +22,8 @@
 #define LOCK_NAME "lock"
 #define FRESH_PREFIX "new-" /* a file that is being written */
 #define FRESH_NAME_BYTES 64
-#define FRESH_LIMIT_S 600 /* older ones are of workers that have died */
+#define SLACK_BYTES 65536u /* what a file system may keep for a file beyond its end */
+#define FRESH_LIMIT_S 600  /* older ones are of workers that have died */
 #define FILES_MAX 4096u
 #define LOCK_TRIES 100
 #define LOCK_PAUSE_NS 1000000
@@ -143,11 +144,12 @@ static void drop_oldest(struct entry *entries, size_t *count, uint64_t *sum_byte
     entries[oldest] = entries[--*count];
 }
 
-/* Blocks may lie beyond a file's end. */
+/* Blocks may lie beyond a file's end: more than those that it takes anyway count, too. */
 static uint64_t taken_bytes(const struct stat *status)
 {
+    uint64_t size_bytes = (uint64_t)status->st_size;
     uint64_t blocks_bytes = (uint64_t)status->st_blocks * 512;
-    return blocks_bytes > (uint64_t)status->st_size ? blocks_bytes : (uint64_t)status->st_size;
+    return blocks_bytes > size_bytes + SLACK_BYTES ? blocks_bytes : size_bytes;
 }
 
 /* What is neither kept code nor a young file of another worker's goes. */
