@@ -208,10 +208,20 @@ def mount_host(serial: str, root: Path, *folders: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
     flags = MS_RDONLY | MS_NOSUID | MS_NODEV
     _mount(f"/dev/{names[0]}", root, "erofs", flags)
-    for folder in folders:
+    for number, folder in enumerate(folders):
+        place = root / folder.relative_to("/")
+        shown = [entry.name for entry in os.scandir(place) if entry.is_dir(follow_symlinks=False)]
+        aside = root.parent / f"{root.name}-{number}"
+        if shown:
+            aside.mkdir(exist_ok=True)
+            _mount(str(place), aside, "", MS_BIND)
         # What lies below /dev and its like comes along; the disk itself, in one of them, must not.
         inside = MS_BIND if root.is_relative_to(folder) else MS_BIND | MS_REC
-        _mount(str(folder), root / folder.relative_to("/"), "", inside)
+        _mount(str(folder), place, "", inside)
+        # What the disk shows in there, beside what the guest has.
+        for name in shown:
+            (place / name).mkdir(exist_ok=True)
+            _mount(str(aside / name), place / name, "", MS_BIND)
 
 
 def _mount(source: str, target: Path, kind: str, flags: int) -> None:

@@ -19,8 +19,11 @@ from testbed.errors import TestbedError
 from testbed.machine.erofs import Tree, host_tree
 
 GUEST_ROOT = PurePosixPath("/opt/wormhole/host")
-#: Of the guest itself, at the same places in that root.
-GUEST_FOLDERS = tuple(map(PurePosixPath, ("/dev", "/proc", "/sys", "/tmp", "/opt/wormhole")))
+#: Of the guest itself, at the same places in that root; of the host's there is nothing in them.
+OWN_FOLDERS = tuple(map(PurePosixPath, ("/dev", "/proc", "/sys", "/opt/wormhole")))
+#: The guest's, too; folders of the host's are shown beside what the guest has there.
+SHARED_FOLDERS = (PurePosixPath("/tmp"),)
+GUEST_FOLDERS = (*OWN_FOLDERS, *SHARED_FOLDERS)
 MEMORY_MIB = 6144  # of a guest that runs PyTorch; taken from the host only as it is used
 ASK_LIMIT_S = 60.0
 
@@ -79,7 +82,10 @@ def python_paths(python: str) -> list[Path]:
 def _check(paths: Iterable[Path]) -> None:
     for path in paths:
         for folder in GUEST_FOLDERS:
-            if path.is_relative_to(folder) and path.exists():
+            inside = (
+                path == Path(folder) if folder in SHARED_FOLDERS else path.is_relative_to(folder)
+            )
+            if inside and path.exists():
                 raise TestbedError(
                     f"a guest cannot see {path}: it has a {folder} of its own",
                     "move the folder, or use a Python that lies elsewhere",
