@@ -24,7 +24,9 @@ from testbed.analysis.rundir import (
 from testbed.errors import TestbedError
 
 SPECIFICATION = "experiment.yaml"
-WHOLE = ("finished", "limited")  # to its end, or to its time limit
+#: To its end, to its time limit, or to where somebody ended it in order: what is missing is missing
+#: from its tables, and the manifest says so.
+WHOLE = ("finished", "limited", "stopped")
 LEFT_OUT = (".svg", ".pdf")
 
 
