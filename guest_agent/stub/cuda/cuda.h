@@ -188,7 +188,6 @@ bool wh_cuda_range_remove(const void *base, struct wh_cuda_range *removed);
 bool wh_cuda_range_find(const void *address, struct wh_cuda_range *found);
 /* Any one of the device's; false: none is left. */
 bool wh_cuda_range_any(struct wh_cuda_range *found);
-bool wh_cuda_is_device(const void *pointer);
 /* Whether all of it is of the device or pinned: then a copy can only fail with the device. */
 bool wh_cuda_is_shared(const void *pointer, size_t size_bytes);
 

@@ -103,12 +103,6 @@ bool wh_cuda_range_any(struct wh_cuda_range *found)
     return any;
 }
 
-bool wh_cuda_is_device(const void *pointer)
-{
-    struct wh_cuda_range range;
-    return wh_cuda_range_find(pointer, &range) && range.memory == WH_CUDA_DEVICE;
-}
-
 bool wh_cuda_is_shared(const void *pointer, size_t size_bytes)
 {
     struct wh_cuda_range range;

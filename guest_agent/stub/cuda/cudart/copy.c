@@ -474,11 +474,6 @@ WH_EXPORT cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *sr
     return wh_cuda_done(&wh_cudart_api, copy(&area, kind, false));
 }
 
-static char *first_byte(const struct wh_cuda_pitched *of, const struct wh_cuda_position *at)
-{
-    return (char *)of->pointer + (at->z * of->height + at->y) * of->pitch + at->x;
-}
-
 /* Slice by slice; those that lie one behind the other are one rectangle. */
 static int copy_slices(const struct wh_cuda_copy *what, void *stream, bool sync)
 {
@@ -490,9 +485,9 @@ static int copy_slices(const struct wh_cuda_copy *what, void *stream, bool sync)
         return wh_cuda_unsupported(&wh_cudart_api, "a copy of an array", &said);
     }
     const struct wh_cuda_extent *extent = &what->extent;
-    struct rectangle slice = {first_byte(&what->dst, &what->dst_at),
+    struct rectangle slice = {wh_cuda_first_byte(&what->dst, &what->dst_at),
                               what->dst.pitch,
-                              first_byte(&what->src, &what->src_at),
+                              wh_cuda_first_byte(&what->src, &what->src_at),
                               what->src.pitch,
                               extent->width,
                               extent->height,

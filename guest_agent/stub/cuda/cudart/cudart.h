@@ -104,4 +104,11 @@ void wh_halves_copy(void *dst, const void *src, size_t size_bytes, bool streams)
 /* A copy by where its ends lie; stream as in messages. sync: complete when it returns. */
 int wh_copy(void *dst, const void *src, size_t count, int kind, void *stream, bool sync);
 
+/* Where a copy in three dimensions begins on one of its sides. */
+static inline char *wh_cuda_first_byte(const struct wh_cuda_pitched *of,
+                                       const struct wh_cuda_position *at)
+{
+    return (char *)of->pointer + (at->z * of->height + at->y) * of->pitch + at->x;
+}
+
 #endif

@@ -451,11 +451,6 @@ WH_EXPORT cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node,
 
 /* Copies. */
 
-static const char *first_byte(const struct wh_cuda_pitched *of, const struct wh_cuda_position *at)
-{
-    return (const char *)of->pointer + (at->z * of->height + at->y) * of->pitch + at->x;
-}
-
 static int check_copy(const struct wh_cuda_copy *copy, bool *from_client, bool *to_client)
 {
     static int said;
@@ -468,8 +463,8 @@ static int check_copy(const struct wh_cuda_copy *copy, bool *from_client, bool *
     if (copy->extent.width == 0 || copy->extent.height == 0 || copy->extent.depth == 0) {
         return WH_CUDA_INVALID_VALUE;
     }
-    *from_client = wh_is_client_memory(first_byte(&copy->src, &copy->src_at));
-    *to_client = wh_is_client_memory(first_byte(&copy->dst, &copy->dst_at));
+    *from_client = wh_is_client_memory(wh_cuda_first_byte(&copy->src, &copy->src_at));
+    *to_client = wh_is_client_memory(wh_cuda_first_byte(&copy->dst, &copy->dst_at));
     if (copy->kind < 0 || copy->kind > ANY_DIRECTION) {
         return WH_CUDA_INVALID_DIRECTION;
     }

@@ -69,6 +69,18 @@ static bool can_cross(const struct wh_cuda_attribute *attributes, unsigned count
     return count <= WH_CUDA_ATTRIBUTES_MAX;
 }
 
+/* Kernel, stream, geometry and attributes, as launches and questions about them begin. */
+static void put_launch(struct wh_call *call, const struct wh_kernel *kernel,
+                       const struct wh_cuda_launch *how)
+{
+    struct wh_cuda_geometry geometry = {how->grid, how->block, how->shared_bytes};
+    size_t attribute_bytes = how->attribute_count * sizeof(*how->attributes);
+    wh_put_u64(call, kernel->handle);
+    wh_put_u64(call, wh_cuda_stream(how->stream));
+    wh_put_blob(call, &geometry, sizeof(geometry));
+    wh_put_blob(call, attribute_bytes == 0 ? NULL : how->attributes, attribute_bytes);
+}
+
 static int launch(const struct wh_cuda_launch *how, const void *function, void **arguments)
 {
     struct wh_kernel *kernel = NULL;
@@ -91,12 +103,7 @@ static int launch(const struct wh_cuda_launch *how, const void *function, void *
     if (status != 0) {
         return status;
     }
-    struct wh_cuda_geometry geometry = {how->grid, how->block, how->shared_bytes};
-    size_t attribute_bytes = how->attribute_count * sizeof(*how->attributes);
-    wh_put_u64(&call, kernel->handle);
-    wh_put_u64(&call, wh_cuda_stream(how->stream));
-    wh_put_blob(&call, &geometry, sizeof(geometry));
-    wh_put_blob(&call, attribute_bytes == 0 ? NULL : how->attributes, attribute_bytes);
+    put_launch(&call, kernel, how);
     wh_put_parameters(&call, kernel, arguments);
     uint64_t shape = wh_shape(WH_OP_cudaLaunchKernelExC);
     shape = wh_shape_add(shape, kernel->handle);
@@ -105,8 +112,9 @@ static int launch(const struct wh_cuda_launch *how, const void *function, void *
     shape = wh_shape_add(shape, (uint64_t)how->grid.z << 32 | how->block.x);
     shape = wh_shape_add(shape, (uint64_t)how->block.y << 32 | how->block.z);
     shape = wh_shape_add(shape, how->shared_bytes);
-    if (attribute_bytes > 0) {
-        shape = wh_shape_add_bytes(shape, how->attributes, attribute_bytes);
+    if (how->attribute_count > 0) {
+        shape = wh_shape_add_bytes(shape, how->attributes,
+                                   how->attribute_count * sizeof(*how->attributes));
     }
     return wh_cuda_send_shape(&call, &wh_cudart_api, shape);
 }
@@ -352,12 +360,7 @@ static int ask_clusters(uint16_t opcode, int *answer, const void *function,
     if (status != 0) {
         return status;
     }
-    struct wh_cuda_geometry geometry = {how->grid, how->block, how->shared_bytes};
-    size_t attribute_bytes = how->attribute_count * sizeof(*how->attributes);
-    wh_put_u64(&call, kernel->handle);
-    wh_put_u64(&call, wh_cuda_stream(how->stream));
-    wh_put_blob(&call, &geometry, sizeof(geometry));
-    wh_put_blob(&call, attribute_bytes == 0 ? NULL : how->attributes, attribute_bytes);
+    put_launch(&call, kernel, how);
     wh_put_out(&call, sizeof(*answer), true);
     status = wh_cuda_call(&call, &wh_cudart_api);
     if (status == 0) {

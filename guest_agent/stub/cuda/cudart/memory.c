@@ -130,6 +130,21 @@ WH_EXPORT cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t widt
     return wh_cuda_done(&wh_cudart_api, status);
 }
 
+/* Makes a call whose only result is new memory. */
+static cudaError_t allocate(struct wh_call *call, void **pointer, size_t size)
+{
+    int status = wh_cuda_call(call, &wh_cudart_api);
+    if (status == 0) {
+        (void)wh_get_out(call, pointer, sizeof(*pointer));
+    }
+    wh_call_end(call);
+    if (status == 0) {
+        (void)wh_cuda_reserve(*pointer, size);
+        keep(*pointer, size);
+    }
+    return wh_cuda_done(&wh_cudart_api, status);
+}
+
 WH_EXPORT cudaError_t cudaMallocAsync(void **pointer, size_t size, cudaStream_t stream)
 {
     WH_API_CALL();
@@ -145,16 +160,7 @@ WH_EXPORT cudaError_t cudaMallocAsync(void **pointer, size_t size, cudaStream_t 
     wh_put_out(&call, sizeof(*pointer), true);
     wh_put_u64(&call, size);
     wh_put_u64(&call, wh_cuda_stream(stream));
-    status = wh_cuda_call(&call, &wh_cudart_api);
-    if (status == 0) {
-        (void)wh_get_out(&call, pointer, sizeof(*pointer));
-    }
-    wh_call_end(&call);
-    if (status == 0) {
-        (void)wh_cuda_reserve(*pointer, size);
-        keep(*pointer, size);
-    }
-    return wh_cuda_done(&wh_cudart_api, status);
+    return allocate(&call, pointer, size);
 }
 
 WH_EXPORT cudaError_t cudaMalloc3D(struct wh_cuda_pitched *pitched, struct wh_cuda_extent extent)
@@ -280,16 +286,7 @@ WH_EXPORT cudaError_t cudaMallocFromPoolAsync(void **pointer, size_t size, cudaM
     wh_put_u64(&call, size);
     wh_put_u64(&call, (uint64_t)(uintptr_t)pool);
     wh_put_u64(&call, wh_cuda_stream(stream));
-    status = wh_cuda_call(&call, &wh_cudart_api);
-    if (status == 0) {
-        (void)wh_get_out(&call, pointer, sizeof(*pointer));
-    }
-    wh_call_end(&call);
-    if (status == 0) {
-        (void)wh_cuda_reserve(*pointer, size);
-        keep(*pointer, size);
-    }
-    return wh_cuda_done(&wh_cudart_api, status);
+    return allocate(&call, pointer, size);
 }
 
 WH_EXPORT cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
